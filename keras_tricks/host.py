@@ -1,0 +1,136 @@
+"""The machine: clock, memory of the process and of its container, stacks, lines of output."""
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import psutil
+
+_CLEAR_LINE = "\r\x1b[K"
+
+
+def clock() -> float:
+    """Returns seconds from an arbitrary start, which never run backwards."""
+    return time.perf_counter()
+
+
+def say(line: str) -> None:
+    """Writes a line to standard output at once, and never fails.
+
+    A report on a training run must not end the run: a stream that is closed, gone, or cannot
+    show a character costs the line or the character.
+
+    Args:
+        line: The text, without the line break at its end.
+    """
+    stream = sys.stdout
+    if stream is None:  # pythonw, and daemons that gave up their terminal
+        return
+    try:
+        # On a terminal the cursor may stand at the end of Keras's progress bar, which draws
+        # itself again at its next update. One write: two threads never share a line.
+        text = f"{_CLEAR_LINE if stream.isatty() else ''}{line}\n"
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        stream.write(text.encode(encoding, errors="replace").decode(encoding))
+        stream.flush()
+    except (OSError, ValueError):  # a pipe without a reader; a closed stream
+        return
+
+
+def process_bytes(*, children: bool = True) -> int:
+    """Memory of this process, by default with the data workers that it started.
+
+    Args:
+        children: Whether to add the processes below this one. Pages that a child shares with
+            others (a forked worker shares nearly all) are not counted again.
+
+    Returns:
+        Resident bytes of this process, plus the bytes that each child has for itself alone.
+    """
+    process = psutil.Process()
+    total = process.memory_info().rss
+    if children:
+        total += sum(_own_bytes(child) for child in process.children(recursive=True))
+    return int(total)
+
+
+def _own_bytes(process: psutil.Process) -> int:
+    """Bytes that only `process` has; 0 when it has just ended."""
+    try:
+        return int(process.memory_full_info().uss)
+    except psutil.NoSuchProcess:  # ZombieProcess is one of these
+        return 0
+    except psutil.AccessDenied:  # changed its user: only the resident size is public
+        pass
+    try:
+        return int(process.memory_info().rss)
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def memory_limit_bytes(
+    *,
+    cgroup_root: Path = Path("/sys/fs/cgroup"),
+    own_cgroups: Path = Path("/proc/self/cgroup"),
+) -> int:
+    """The memory that this process may use before the system ends it.
+
+    Args:
+        cgroup_root: Where the control groups are mounted.
+        own_cgroups: The file that names the groups of this process.
+
+    Returns:
+        Bytes: the machine's memory or the limit of the container (control groups version 1
+        or 2, any ancestor), whichever is smaller.
+    """
+    limits = [int(psutil.virtual_memory().total)]
+    try:
+        lines = own_cgroups.read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        return limits[0]
+    for file in _limit_files(cgroup_root, lines):
+        try:
+            text = file.read_text(encoding="utf-8").strip()
+        except OSError:  # that group limits nothing, or its folder belongs to the host's tree
+            continue
+        if text.isdecimal():  # version 2 says "max" for no limit, version 1 a number near 2**63
+            limits.append(int(text))
+    return min(limits)
+
+
+def _limit_files(root: Path, lines: list[str]) -> Iterator[Path]:
+    """The files that can limit this process, from `/proc/self/cgroup`'s `id:controllers:path`."""
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:  # version 2, alone or beside version 1
+            mounts, name = [root, root / "unified"], "memory.max"
+        elif "memory" in controllers.split(","):
+            mounts, name = [root / "memory", root / controllers], "memory.limit_in_bytes"
+        else:
+            continue
+        # A group inherits the limits of all groups above it. In a container the path can be
+        # the host's, of which only the root is visible: that is then the container's own.
+        group = PurePosixPath(path.lstrip("/"))
+        for mount in mounts:
+            for ancestor in (group, *group.parents):
+                yield mount / ancestor / name
+
+
+def thread_stacks() -> str:
+    """Where every Python thread of this process is at this moment.
+
+    Returns:
+        A paragraph for each thread, the main thread first: its name, then its calls, the
+        innermost last. Native code shows as the Python line that called it.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main = threading.main_thread().ident
+    frames = sorted(sys._current_frames().items(), key=lambda item: (item[0] != main, item[0]))  # noqa: SLF001
+    return "\n".join(
+        f"Thread {names.get(ident, 'not started by Python')} ({ident}):\n"
+        + "".join(traceback.format_stack(frame))
+        for ident, frame in frames
+    )
