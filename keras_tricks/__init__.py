@@ -1,5 +1,9 @@
 """What a deep-learning engineer learns the hard way about training loops, as Keras callbacks."""
 
+from keras_tricks.evaluate import evaluate
+from keras_tricks.step_budget import StepBudget
+from keras_tricks.step_evaluation import StepEvaluation
+
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = ["StepBudget", "StepEvaluation", "__version__", "evaluate"]

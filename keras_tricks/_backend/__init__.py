@@ -1,0 +1,86 @@
+"""The seam: the only folder that imports TensorFlow, JAX or PyTorch.
+
+The rest of the package asks this module; it hands on to the backend that Keras runs on.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import keras
+
+NAME: str = keras.config.backend()
+
+_MODULES = {"tensorflow": "_tensorflow", "jax": "_jax", "torch": "_torch"}
+
+if NAME not in _MODULES:
+    raise ImportError(
+        f"keras_tricks runs on the Keras backends tensorflow, jax and torch, got {NAME!r}. "
+        'Set the environment variable KERAS_BACKEND to one of them before "import keras".'
+    )
+
+_module = importlib.import_module(f"{__name__}.{_MODULES[NAME]}")
+
+undisturbed = _module.undisturbed
+outside_strategy = _module.outside_strategy
+sync = _module.sync
+is_chief = _module.is_chief
+peak_device_bytes = _module.peak_device_bytes
+latest_rows = _module.latest_rows
+build = _module.build
+STOP: tuple[type[BaseException], ...] = _module.STOP
+
+
+def runner(model: keras.Model) -> Any:
+    """What an evaluation of `model` asks of this backend: a `runner.Runner`."""
+    return _module.RUNNER(model)
+
+
+def install_tap(model: keras.Model, tap: Any) -> None:
+    """Puts `tap` around the model's train function, in the place of an older one.
+
+    Around each execution it calls `tap.before(steps_per_execution)`, whose answer is how
+    many steps may run; `tap.waiting()` and `tap.received(batch)` around the read of each
+    batch where that happens inside; and `tap.after(count, logs)` on the main thread, with
+    `count` None where only the backend knows how many steps ran. An inactive tap passes
+    everything through.
+    """
+    remove_tap(model)
+    inner = model.train_function
+    outer = _module.tapped(inner, tap, model.steps_per_execution)
+    outer.keras_tricks_inner = inner
+    model.train_function = outer
+
+
+def remove_tap(model: keras.Model) -> None:
+    """Takes the tap off again."""
+    inner = getattr(model.train_function, "keras_tricks_inner", None)
+    if inner is not None:
+        model.train_function = inner
+
+
+def publish(model: keras.Model, state: Any) -> None:
+    """Makes the state of the step that just ended visible to `sync` (JAX)."""
+    _module.publish(model, state)
+
+
+def executed_steps(model: keras.Model, size: int, memory: dict[str, float]) -> int:
+    """Steps of an execution of up to `size`, for data whose length nobody knows.
+
+    The loop runs inside TensorFlow's graph. The optimizer counts its steps, except that loss
+    scaling leaves out overflows; then the rows that the loss's mean has counted tell it.
+    `memory` keeps what the last call of this epoch read.
+    """
+    tracker = keras_private.loss_tracker(model)
+    rows = 0.0 if tracker is None else float(keras.ops.convert_to_numpy(tracker.count))
+    iterations = float(keras_private.raw_iterations(model))
+    new_rows = rows - memory.get("rows", 0.0)
+    new_iterations = iterations - memory.get("iterations", iterations - size)
+    memory.update(rows=rows, iterations=iterations)
+    scaled = hasattr(model.optimizer, "inner_optimizer")
+    if not scaled and 1 <= new_iterations <= size:
+        return int(new_iterations)
+    batch = max(memory.get("batch", 0.0), new_rows / size)
+    memory["batch"] = batch
+    return max(1, min(size, round(-(-new_rows // batch)))) if batch else size

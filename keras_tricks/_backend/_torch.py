@@ -1,0 +1,134 @@
+"""The PyTorch half of the seam."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import torch
+
+from keras_tricks._backend import keras_private, passes
+from keras_tricks._backend.runner import Data, Runner, cut, stepped, take_rows
+
+STOP = (StopIteration,)
+
+
+class TorchRunner(Runner):
+    """Runs eagerly: PyTorch needs no compilation, so that any number of rows will do."""
+
+    def forward(self, carried: list[Any], x: Any, *, spread: bool) -> passes.Forward:
+        del spread
+        mapping = keras_private.regularized(self.model)
+        mapping += zip(self.carried, carried, strict=True)
+        with torch.no_grad():
+            forward = passes.forward_pass(
+                self.model, self.place(x), mapping, self.carried, self.facts
+            )
+        if self.carry_assigned():
+            values = [v.value for v in self.carried[len(carried) :]]
+            return self.forward([*carried, *values], x, spread=False)
+        return forward
+
+    def update(
+        self, metrics: list[Any], data: Data, forward: passes.Forward, span: tuple[int, int]
+    ) -> tuple[list[Any], Any, dict[str, Any]]:
+        x, y, sample_weight = take_rows(data, *span)
+        # Keras multiplies masks into the weights in place.
+        weights = keras.tree.map_structure(
+            lambda leaf: None if leaf is None else leaf.clone(), sample_weight
+        )
+        with torch.no_grad():
+            new, numbers, logs = passes.update_pass(
+                self.model,
+                (x, y, weights),
+                cut(forward, *span),
+                keras_private.regularized(self.model),
+                (self.metrics, metrics),
+                span[1] - span[0],
+                self.facts,
+            )
+            return new, torch.stack(numbers), logs
+
+    def test_step(
+        self, carried: list[Any], metrics: list[Any], data: Data
+    ) -> tuple[list[Any], list[Any], dict[str, Any]]:
+        with torch.no_grad():
+            return stepped(self, carried, metrics, self.place(data))
+
+    def results(self, metrics: list[Any]) -> dict[str, Any]:
+        with torch.no_grad():
+            return super().results(metrics)
+
+
+@contextlib.contextmanager
+def undisturbed(model: keras.Model) -> Iterator[None]:
+    """Keeps train/eval mode of each module and the generators of each device as they were.
+
+    An unseeded `Dropout` and the iteration of a `DataLoader` draw from the global generator.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    devices = list(range(torch.cuda.device_count()))
+    with torch.random.fork_rng(devices=devices):
+        model.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
+
+
+def outside_strategy(function: Callable[[], Any]) -> Any:
+    """PyTorch has no strategy scopes."""
+    return function()
+
+
+def sync(model: keras.Model) -> None:
+    """PyTorch's parameters are always current."""
+    del model
+
+
+def is_chief() -> bool:
+    """Whether this process is the one that writes."""
+    distributed = torch.distributed
+    ready = distributed.is_available() and distributed.is_initialized()
+    return not ready or distributed.get_rank() == 0
+
+
+def peak_device_bytes() -> tuple[int, int] | None:
+    """Peak and capacity of the first GPU, None without one."""
+    if not torch.cuda.is_available():
+        return None
+    return int(torch.cuda.max_memory_allocated()), int(torch.cuda.mem_get_info()[1])
+
+
+def tapped(inner: Callable[..., Any], tap: Any, steps_per_execution: int) -> Callable[..., Any]:
+    """Wraps `train_function(batches)`: see `_backend.install_tap`."""
+
+    def train_function(batches: Any) -> Any:
+        if not tap.active:
+            return inner(batches)
+        if tap.before(steps_per_execution) == 0:
+            return tap.last_logs
+        tap.received(batches[0])
+        logs = inner(batches)
+        tap.after(1, logs)
+        return logs
+
+    return train_function
+
+
+def latest_rows(batch: Any) -> int:
+    """Rows of a batch."""
+    leaf = next(leaf for leaf in keras.tree.flatten(batch) if leaf is not None)
+    return int(leaf.shape[0])
+
+
+def build(model: keras.Model, batch: Data) -> None:
+    """Creates what an evaluation reads."""
+    if not keras_private.is_built(model):
+        keras_private.build(model, batch)
+
+
+RUNNER = TorchRunner

@@ -1,0 +1,270 @@
+"""Every private attribute of Keras that this package touches, each with its reason.
+
+`tests/test_keras_private.py` checks them one by one, so that a Keras release which
+moves one is named by a failing test rather than by a user's traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+Variable = keras.Variable
+
+
+def loss_tracker(model: keras.Model) -> keras.metrics.Mean | None:
+    """The running mean behind `logs["loss"]`: its total and count give windowed means."""
+    return getattr(model, "_loss_tracker", None)
+
+
+def compile_loss(model: keras.Model) -> Any | None:
+    """The compiled losses: the only place that knows which loss belongs to which output."""
+    return getattr(model, "_compile_loss", None)
+
+
+def loss_entries(model: keras.Model) -> list[Any]:
+    """`(path, loss, weight, name)` of every compiled loss; empty before the first build."""
+    container = compile_loss(model)
+    return list(container._flat_losses or []) if container is not None else []
+
+
+@contextlib.contextmanager
+def replaced_losses(model: keras.Model, losses: list[Any]) -> Iterator[None]:
+    """Puts `losses` in the place of the compiled ones while a step is traced.
+
+    `compute_loss`, also a user's own, calls them through the compiled container, so this
+    is where the numerator and the denominator of each can be had.
+    """
+    container = compile_loss(model)
+    if container is None or container._flat_losses is None:
+        yield
+        return
+    original = container._flat_losses
+    container._flat_losses = [
+        entry._replace(loss=loss) for entry, loss in zip(original, losses, strict=True)
+    ]
+    try:
+        yield
+    finally:
+        container._flat_losses = original
+
+
+def loss_metric_names(model: keras.Model) -> list[str]:
+    """Names of the means Keras keeps for each loss of a model with several."""
+    container = compile_loss(model)
+    return [metric.name for metric in container.metrics] if container is not None else []
+
+
+def flat_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
+    """Every single metric: the compiled container keeps its own out of `model.metrics`."""
+    found: list[keras.metrics.Metric] = []
+    for metric in model.metrics:
+        inner = getattr(metric, "metrics", None)
+        found.extend(inner if isinstance(inner, list) and inner else [metric])
+    return found
+
+
+@contextlib.contextmanager
+def wrapped_metric_functions(model: keras.Model, wrap: Any) -> Iterator[None]:
+    """Replaces the function inside each function metric by `wrap(function)`.
+
+    Keras counts a function that returns one number as one example, whatever the batch's
+    rows; only its result shows that, so it has to be seen where it is called.
+    """
+    wrapped = [m for m in flat_metrics(model) if isinstance(m, keras.metrics.MeanMetricWrapper)]
+    originals = [metric._fn for metric in wrapped]
+    for metric, function in zip(wrapped, originals, strict=True):
+        metric._fn = wrap(function)
+    try:
+        yield
+    finally:
+        for metric, function in zip(wrapped, originals, strict=True):
+            metric._fn = function
+
+
+@contextlib.contextmanager
+def given_losses(model: keras.Model, losses: list[Any]) -> Iterator[None]:
+    """Makes `model.losses` return `losses`.
+
+    The losses that layers added belong to the forward pass, which is another trace than
+    the one in which `compute_loss` sums them. Keras's JAX trainer uses the same attribute.
+    """
+    model._losses_override = list(losses)
+    try:
+        yield
+    finally:
+        model._losses_override = []
+
+
+def added_losses(model: keras.Model) -> list[str]:
+    """Layers behind the first of `model.losses`: those added in the last call.
+
+    Only these can depend on the batch; what follows them comes from the weights.
+    """
+    return [layer.name for layer in flatten_layers(model) for _ in layer._losses]
+
+
+def clear_losses(model: keras.Model) -> None:
+    """Drops the tensors that layers keep of a trace that is over."""
+    model._clear_losses()
+
+
+def additional_loss(model: keras.Model, loss: Any) -> Any:
+    """One of `model.losses`, summed and cast as `compute_loss` does it."""
+    return model._aggregate_additional_loss(loss)
+
+
+def total_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """`compute_loss`, also that of a user from before it had a `training` argument."""
+    return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=False)
+
+
+def call_inference(model: keras.Model, x: Any) -> Any:
+    """The forward pass as `test_step` makes it; `call` need not take `training`."""
+    if model._call_has_training_arg:
+        return model(x, training=False)
+    return model(x)
+
+
+def flatten_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """All layers, nested ones and the model itself included."""
+    return model._flatten_layers()
+
+
+def is_built(model: keras.Model) -> bool:
+    """Whether layers, losses and metrics have the variables that an evaluation reads."""
+    parts = [model._compile_loss, model._compile_metrics]
+    return all(layer.built for layer in flatten_layers(model)) and all(
+        part.built for part in parts if part is not None
+    )
+
+
+def build(model: keras.Model, batch: tuple[Any, Any, Any]) -> None:
+    """Builds layers, losses, metrics and optimizer from one batch `(x, y, sample_weight)`."""
+    model._symbolic_build(data_batch=batch)
+
+
+def regularized(model: keras.Model) -> list[tuple[Variable, Any]]:
+    """Regularised variables with their values, for a stateless scope.
+
+    Inside one, `model.losses` reads them from the scope alone.
+    """
+    return [(v, v.value) for v in model.trainable_variables if v.regularizer is not None]
+
+
+def rnn_states(model: keras.Model) -> list[Variable]:
+    """States of stateful RNN layers, which no list of the model's variables holds."""
+    states: list[Variable] = []
+    for layer in flatten_layers(model):
+        if getattr(layer, "stateful", False) and getattr(layer, "states", None) is not None:
+            states.extend(s for s in keras.tree.flatten(layer.states) if isinstance(s, Variable))
+    return states
+
+
+def seed_states(model: keras.Model) -> list[Variable]:
+    """States of the seed generators of all layers."""
+    found: dict[int, Variable] = {}
+    for layer in flatten_layers(model):
+        for generator in layer._seed_generators:
+            found[id(generator.state)] = generator.state
+    return list(found.values())
+
+
+def metric_variables(model: keras.Model) -> list[Variable]:
+    """Variables of all metrics, the loss's running mean among them."""
+    found: dict[int, Variable] = {}
+    for metric in model.metrics:
+        for variable in metric.variables:
+            found[id(variable)] = variable
+    return list(found.values())
+
+
+def get_mask(tensor: Any) -> Any | None:
+    """The mask that travels with a tensor of this trace, or None."""
+    return keras.src.backend.get_keras_mask(tensor)
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Attaches a mask; a tensor that crossed a trace has lost it."""
+    keras.src.backend.set_keras_mask(tensor, mask)
+
+
+def mask_as_weights(sample_weight: Any, mask: Any, dtype: str) -> Any | None:
+    """Weights with the mask multiplied in, as Keras's `sum` reduction sees them."""
+    return keras.src.losses.loss.apply_mask(sample_weight, mask, dtype=dtype, reduction="sum")
+
+
+def same_rank(values: Any, weights: Any) -> tuple[Any, Any]:
+    """Keras's rule for weights whose rank differs from the values' by one."""
+    squeezed: tuple[Any, Any] = keras.src.losses.loss.squeeze_or_expand_to_same_rank(
+        values, weights
+    )
+    return squeezed
+
+
+def pythonify(logs: dict[str, Any]) -> dict[str, Any]:
+    """Scalars as Python floats, the keys' order kept (Keras's own helper sorts them)."""
+    flat: dict[str, Any] = {}
+    for key, value in logs.items():
+        if isinstance(value, dict):
+            flat.update(pythonify(value))
+            continue
+        array = keras.ops.convert_to_numpy(value)
+        flat[key] = float(array) if array.size == 1 else array
+    return flat
+
+
+def is_overridden(model: keras.Model, method: str) -> bool:
+    """Whether the user's class brings its own `method` of `keras.Model`."""
+    return getattr(type(model), method) is not getattr(keras.Model, method)
+
+
+def innermost_optimizer(optimizer: Any) -> Any | None:
+    """The optimizer inside a `LossScaleOptimizer`, or the optimizer itself."""
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
+def raw_iterations(model: keras.Model) -> int:
+    """Updates the optimizer was asked for.
+
+    The public `iterations` divides by `gradient_accumulation_steps`; the private counter
+    behind it does not.
+    """
+    optimizer = innermost_optimizer(getattr(model, "optimizer", None))
+    counter = getattr(optimizer, "_iterations", None)
+    return 0 if counter is None else int(keras.ops.convert_to_numpy(counter.value))
+
+
+def skip_all_epochs(model: keras.Model, epochs: int) -> None:
+    """Lets the running `fit` begin after its last epoch, so that it trains nothing.
+
+    `fit` reads the attribute after `on_train_begin`; it has no other way to train zero steps.
+    """
+    model._initial_epoch = epochs
+
+
+def restore_initial_epoch(model: keras.Model) -> None:
+    """Undoes `skip_all_epochs` for the next `fit`."""
+    model._initial_epoch = None
+
+
+def calling_list() -> keras.callbacks.CallbackList | None:
+    """The `CallbackList` whose `on_train_begin` is running, None when called by hand.
+
+    A callback is told its model but not its neighbours, and nothing tells it that `fit`
+    has ended by an exception; the list knows the first, and its end is the second.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "on_train_begin":
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, keras.callbacks.CallbackList):
+                return owner
+        frame = frame.f_back  # type: ignore[assignment]
+    return None

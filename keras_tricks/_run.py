@@ -1,0 +1,326 @@
+"""What the tricks of one `fit` share: step, tap, evaluations, events, chief."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from keras_tricks import _backend, host
+from keras_tricks._backend import keras_private
+from keras_tricks._events import Events
+
+if TYPE_CHECKING:
+    from keras_tricks._trick import Trick
+
+_runs: weakref.WeakKeyDictionary[keras.Model, Run] = weakref.WeakKeyDictionary()
+_counts: weakref.WeakKeyDictionary[keras.Model, tuple[int, int]] = weakref.WeakKeyDictionary()
+
+PROBLEM, ADVICE, RESULT = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence of the closing block.
+
+    Attributes:
+        text: The sentence, with its number and what to do about it.
+        rank: `PROBLEM`, `ADVICE` or `RESULT`; the block is sorted by it.
+    """
+
+    text: str
+    rank: int = RESULT
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation within a `fit`.
+
+    Attributes:
+        step: Step after which it was made.
+        epoch: Epoch in which it was made, from 0.
+        metrics: Values with their prefix, `val_loss`.
+        training: Training's means over the examples since the last one.
+        seconds: Time it took.
+        by_fit: Whether it is Keras's own validation.
+    """
+
+    step: int
+    epoch: int
+    metrics: dict[str, float]
+    training: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    by_fit: bool = False
+
+
+def steps_consumed(model: keras.Model) -> int:
+    """Training batches this model has consumed, as far as this process can know.
+
+    Updates made without our callbacks since we last looked are counted from the optimizer.
+    """
+    iterations = keras_private.raw_iterations(model)
+    if model not in _counts:
+        return iterations
+    step, then = _counts[model]
+    return step + max(0, iterations - then)
+
+
+def remember_steps(model: keras.Model, step: int) -> None:
+    """Keeps the step for the next `fit`, beside the optimizer's own count."""
+    _counts[model] = (step, keras_private.raw_iterations(model))
+
+
+def begin(trick: Trick, model: keras.Model) -> None:
+    """Starts the run of a `fit` at the first trick's call, for all tricks of the list."""
+    callbacks = keras_private.calling_list()
+    run = _runs.get(model)
+    if run is not None and run.welcomes(trick, callbacks):
+        return
+    if run is not None:
+        run.abandon()
+    from keras_tricks._trick import Trick as Base
+
+    members = [c for c in callbacks.callbacks if isinstance(c, Base)] if callbacks else [trick]
+    run = _runs[model] = Run(model, members, callbacks)
+    run.welcomes(trick, callbacks)
+    for member in members:
+        member._run = run
+    run.begin()
+
+
+class Run:
+    """One `fit`, from its first hook to its last.
+
+    Attributes:
+        step: Training batches this model has consumed.
+        step_before: The same before the last execution of the train function.
+        first_step_number: The step at which this `fit` began.
+        epoch: Epoch, from 0.
+        chief: Whether this process writes.
+        batch: The latest batch as the backend has it, not copied.
+        wait_seconds: How long the train function waited for it, where that can be seen.
+        evaluations: Evaluations so far.
+        limit: Step at which training ends, None without one.
+        active: Whether the tap listens.
+        last_logs: What the train function returned last.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        members: list[Trick],
+        callbacks: keras.callbacks.CallbackList | None,
+    ) -> None:
+        self._model = weakref.ref(model)
+        self.members = members
+        self.params = dict(members[0].params or {})
+        self._callbacks = weakref.ref(callbacks) if callbacks is not None else None
+        self._welcomed: list[Trick] = []
+        self._events: dict[Path, Events] = {}
+        self.step = self.step_before = self.first_step_number = steps_consumed(model)
+        self.epoch = 0
+        self.epoch_step = 0
+        self.chief = _backend.is_chief()
+        self.batch: Any = None
+        self.wait_seconds = 0.0
+        self._asked = 0.0
+        self.evaluations: list[Evaluation] = []
+        self.limit: int | None = None
+        self.active = False
+        self.stepping = False
+        self.last_logs: dict[str, Any] = {}
+        self.started = host.clock()
+        self.metrics_taken = False
+        if callbacks is not None:
+            weakref.finalize(callbacks, self.abandon)
+
+    @property
+    def model(self) -> keras.Model:
+        """The model; on JAX its state may be elsewhere: see `_backend.sync`."""
+        model = self._model()
+        if model is None:
+            raise ReferenceError("The model of this run no longer exists.")
+        return model
+
+    def leads(self, trick: Trick) -> bool:
+        """Whether `trick` is the one whose hooks stand for all."""
+        return self.active and self.members[0] is trick
+
+    def welcomes(self, trick: Trick, callbacks: keras.callbacks.CallbackList | None) -> bool:
+        """Whether `trick` begins with this run; it does so once."""
+        mine = callbacks is not None and self._callbacks is not None
+        if not mine or self._callbacks() is not callbacks:  # type: ignore[misc]
+            fresh = not self._welcomed and trick in self.members
+        else:
+            fresh = trick not in self._welcomed
+        if fresh:
+            self._welcomed.append(trick)
+        return fresh
+
+    def events(self, directory: str | Path) -> Events:
+        """The event writer of a directory, one for all tricks; opened when first needed."""
+        path = Path(directory)
+        if path not in self._events:
+            self._events[path] = Events(path)
+        return self._events[path]
+
+    def announce(self, evaluation: Evaluation) -> None:
+        """Lets every trick hear of an evaluation."""
+        self.evaluations.append(evaluation)
+        for member in self.members:
+            member.on_evaluation(evaluation)
+
+    def prepare_evaluation(self) -> None:
+        """Lets every trick act before an evaluation."""
+        for member in self.members:
+            member.before_evaluation()
+
+    def prepare_save(self) -> None:
+        """Lets every trick act before a save."""
+        for member in self.members:
+            member.before_save()
+
+    # The life of a run.
+
+    def begin(self) -> None:
+        """Starts to listen; a trick that refuses leaves nothing behind."""
+        self.active = True
+        model = self.model
+        _backend.install_tap(model, self)
+        try:
+            for member in self.members:
+                member.on_begin()
+        except BaseException:
+            self.abandon()
+            raise
+        if self.limit is not None and self.limit <= self.step:
+            keras_private.skip_all_epochs(model, int(self.params.get("epochs", 1)))
+
+    def epoch_begin(self, epoch: int) -> None:
+        self.epoch, self.epoch_step, self.metrics_taken = epoch, 0, False
+        for member in self.members:
+            member.on_epoch_start(epoch)
+
+    def first_step(self) -> None:
+        self.stepping = True
+        for member in self.members:
+            member.on_first_step()
+
+    def training_metrics(self) -> None:
+        """Once an epoch: the training metrics are whole and still there."""
+        if not self.metrics_taken:
+            self.metrics_taken = True
+            for member in self.members:
+                member.on_training_metrics()
+
+    def epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        validated = self.metrics_taken
+        self.training_metrics()
+        if validated:
+            values = {k: v for k, v in logs.items() if k.startswith("val_")}
+            if values:
+                self.announce(Evaluation(self.step, epoch, values, by_fit=True))
+        for member in self.members:
+            member.on_epoch(epoch, logs)
+
+    def end(self) -> None:
+        """The end of a `fit` that was not interrupted."""
+        for member in self.members:
+            member.before_end()
+        for member in self.members:
+            member.on_end()
+        self._close_block()
+        self._finish()
+
+    def abandon(self) -> None:
+        """The end of a `fit` that was: safe to call at any time, and more than once."""
+        if not self.active:
+            return
+        self.active = False
+        for member in self.members:
+            member.on_abandon()
+        self._finish()
+
+    def _finish(self) -> None:
+        self.active = False
+        self.batch, self.last_logs = None, {}
+        for events in self._events.values():
+            events.close()
+        model = self._model()
+        if model is not None:
+            _backend.remove_tap(model)
+            keras_private.restore_initial_epoch(model)
+            remember_steps(model, self.step)
+
+    def _close_block(self) -> None:
+        findings = self.findings()
+        wanted = self.params.get("verbose", 1) != 0
+        printed = any(getattr(member, "closes_with_block", False) for member in self.members)
+        if self.chief and findings and wanted and not printed:
+            for line in block(findings):
+                host.say(line)
+
+    def findings(self) -> list[Finding]:
+        """The closing block's sentences, most important first."""
+        found = [finding for member in self.members for finding in member.summary()]
+        return sorted(found, key=lambda finding: finding.rank)
+
+    # The tap, called around each execution: see `_backend.install_tap`.
+
+    def before(self, steps_per_execution: int) -> int:
+        """How many steps may run now."""
+        if self.limit is None:
+            return steps_per_execution
+        allowed = max(0, min(steps_per_execution, self.limit - self.step))
+        if not allowed:
+            self.model.stop_training = True
+        return allowed
+
+    def waiting(self) -> None:
+        self._asked = host.clock()
+
+    def received(self, batch: Any) -> None:
+        self.batch = batch
+        self.wait_seconds = host.clock() - self._asked
+
+    def publish(self, state: Any) -> None:
+        _backend.publish(self.model, state)
+
+    def after(self, count: int | None, logs: dict[str, Any]) -> None:
+        """Counts the steps that ran and lets every trick act."""
+        if count is None:
+            count = self._executed()
+        self.last_logs = logs
+        self.step_before, self.step = self.step, self.step + count
+        self.epoch_step += count
+        if self.limit is not None and self.step >= self.limit:
+            self.model.stop_training = True
+        try:
+            for member in self.members:
+                member.on_step(self.step)
+        except _backend.STOP as error:
+            # `fit` would take it for the end of its own data.
+            raise RuntimeError(f"a callback ended with {type(error).__name__}: {error}") from error
+
+    def _executed(self) -> int:
+        """Steps of an execution whose loop ran inside the graph; the last may be shorter."""
+        size = int(self.model.steps_per_execution)
+        total = self.params.get("steps")
+        if total:
+            return max(1, min(size, int(total) - self.epoch_step))
+        return _backend.executed_steps(self.model, size, self._execution_memory())
+
+    def _execution_memory(self) -> dict[str, float]:
+        if not hasattr(self, "_memory"):
+            self._memory: dict[str, float] = {}
+        if self.epoch_step == 0:
+            self._memory.pop("rows", None)
+        return self._memory
+
+
+def block(findings: list[Finding]) -> list[str]:
+    """The closing block as lines."""
+    return ["", "keras_tricks", *(f"- {finding.text}" for finding in findings)]
