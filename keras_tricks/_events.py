@@ -263,8 +263,8 @@ def buckets(
         result[-1, 2] = finite.size
         return result
     places = (finite / _BUCKETS - low / _BUCKETS) / width * _BUCKETS
-    edges = low + width * np.arange(_BUCKETS + 1)
-    edges[-1] = high
+    share = np.arange(_BUCKETS + 1) / _BUCKETS
+    edges = low * (1 - share) + high * share
     result[:, 0], result[:, 1] = edges[:-1], edges[1:]
     result[:, 2] = np.bincount(np.minimum(places.astype(int), _BUCKETS - 1), minlength=_BUCKETS)
     return result

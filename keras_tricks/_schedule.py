@@ -65,7 +65,10 @@ def parse_at_steps(value: object) -> tuple[Span, ...]:
         >>> parse_at_steps([1, 5, (100, 103)])
         ((1, 1), (5, 5), (100, 103))
     """
-    entries = value if isinstance(value, list) else [] if value == () else [value]
+    if isinstance(value, list):
+        entries = value
+    else:
+        entries = [] if isinstance(value, tuple) and not value else [value]
     merged: list[Span] = []
     for first, last in sorted(_span(entry) for entry in entries):
         if merged and first <= merged[-1][1]:
