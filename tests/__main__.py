@@ -59,7 +59,8 @@ def faults_of(backend: str, code: int, report: Path, *, gpu: bool) -> tuple[int,
     cases = list(ET.parse(report).iter("testcase"))
     skips = [(case, skip) for case in cases if (skip := case.find("skipped")) is not None]
     faults = [f"pytest ended with code {code}"] if code else []
-    executed = len(cases) - len(skips)
+    # An error is a file that could not be read, or a test whose fixtures failed.
+    executed = len(cases) - len(skips) - sum(case.find("error") is not None for case in cases)
     if not executed:
         faults.append("no test was executed")
     for case, skip in skips:
