@@ -41,7 +41,7 @@ def _stamp(model: keras.Model) -> tuple[Any, ...]:
 def training_results(model: keras.Model, sums: list[np.ndarray]) -> dict[str, Any]:
     """What the training metrics say with `sums` in their variables."""
     engine = engine_of(model)
-    return keras_private.pythonify(engine.results_of(sums))
+    return _ordered(keras_private.pythonify(engine.results_of(sums)))
 
 
 @dataclass
@@ -119,8 +119,10 @@ class Engine:
             )
 
     def evaluate(self, batches: Batches, default_batch_size: int) -> dict[str, Any]:
-        """Results over all of `batches`, keys and order as `model.evaluate` has them."""
-        return dict(_backend.outside_strategy(lambda: self._evaluate(batches, default_batch_size)))
+        """Results over all of `batches`: the loss first, then by name on every backend."""
+        return _ordered(
+            _backend.outside_strategy(lambda: self._evaluate(batches, default_batch_size))
+        )
 
     def results_of(self, metrics: list[np.ndarray]) -> dict[str, Any]:
         """The metrics' results with these values, read without touching the variables."""
@@ -330,6 +332,10 @@ class Engine:
             exact["loss"] = rest + sum(t.weight * v for t, v in zip(terms, values, strict=True))
         results.update({key: exact[key] for key in results if key in exact})
         return results
+
+
+def _ordered(results: dict[str, Any]) -> dict[str, Any]:
+    return {key: results[key] for key in sorted(results, key=lambda key: (key != "loss", key))}
 
 
 def _unpadded(batch: Batch) -> Batch:

@@ -101,6 +101,7 @@ class Run:
         epoch: Epoch, from 0.
         chief: Whether this process writes.
         batch: The latest batch as the backend has it, not copied.
+        batch_rows: Rows of a full training batch, None before the first.
         wait_seconds: How long the train function waited for it, where that can be seen.
         evaluations: Evaluations so far.
         limit: Step at which training ends, None without one.
@@ -125,6 +126,7 @@ class Run:
         self.epoch_step = 0
         self.chief = _backend.is_chief()
         self.batch: Any = None
+        self.batch_rows: int | None = None
         self.wait_seconds = 0.0
         self._asked = 0.0
         self.evaluations: list[Evaluation] = []
@@ -284,6 +286,9 @@ class Run:
 
     def received(self, batch: Any) -> None:
         self.batch = batch
+        if self.epoch_step == 0 or self.batch_rows is None:
+            # The last batch of an epoch may be a part of one, the first is whole.
+            self.batch_rows = _backend.latest_rows(batch)
         self.wait_seconds = host.clock() - self._asked
 
     def publish(self, state: Any) -> None:
@@ -293,6 +298,8 @@ class Run:
         """Counts the steps that ran and lets every trick act."""
         if count is None:
             count = self._executed()
+            if self.batch_rows is None:
+                self.batch_rows = _backend.rows_counted(self.model, count)
         self.last_logs = logs
         self.step_before, self.step = self.step, self.step + count
         self.epoch_step += count

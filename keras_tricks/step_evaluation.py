@@ -180,7 +180,7 @@ class StepEvaluation(Trick):
         run.prepare_evaluation()
         engine = engine_of(model)
         try:
-            results = engine.evaluate(self._batches, self._default_batch_size())
+            results = engine.evaluate(self._batches, run.batch_rows or DEFAULT_BATCH_SIZE)
         except _backend.STOP as error:
             # `fit` would take it for the end of its own data.
             raise RuntimeError(
@@ -194,10 +194,6 @@ class StepEvaluation(Trick):
         self._write(evaluation)
         run.announce(evaluation)
         self._nested.evaluated({**training, **metrics})
-
-    def _default_batch_size(self) -> int:
-        batch = self.run.batch
-        return DEFAULT_BATCH_SIZE if batch is None else _backend.latest_rows(batch)
 
     def _keep(self, step: int, values: dict[str, Any], seconds: float) -> None:
         self.seconds.append(seconds)

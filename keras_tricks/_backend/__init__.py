@@ -10,6 +10,8 @@ from typing import Any
 
 import keras
 
+from keras_tricks._backend import keras_private
+
 NAME: str = keras.config.backend()
 
 _MODULES = {"tensorflow": "_tensorflow", "jax": "_jax", "torch": "_torch"}
@@ -48,7 +50,7 @@ def install_tap(model: keras.Model, tap: Any) -> None:
     """
     remove_tap(model)
     inner = model.train_function
-    outer = _module.tapped(inner, tap, model.steps_per_execution)
+    outer = _module.tapped(inner, tap, model.steps_per_execution, eager=bool(model.run_eagerly))
     outer.keras_tricks_inner = inner
     model.train_function = outer
 
@@ -84,3 +86,10 @@ def executed_steps(model: keras.Model, size: int, memory: dict[str, float]) -> i
     batch = max(memory.get("batch", 0.0), new_rows / size)
     memory["batch"] = batch
     return max(1, min(size, round(-(-new_rows // batch)))) if batch else size
+
+
+def rows_counted(model: keras.Model, steps: int) -> int | None:
+    """Rows of a batch by what the loss's mean has counted in `steps` steps, None if nothing."""
+    tracker = keras_private.loss_tracker(model)
+    rows = 0.0 if tracker is None else float(keras.ops.convert_to_numpy(tracker.count))
+    return round(-(-rows // steps)) or None

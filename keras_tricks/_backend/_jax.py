@@ -260,8 +260,11 @@ class _Counted:
         return batch
 
 
-def tapped(inner: Callable[..., Any], tap: Any, steps_per_execution: int) -> Callable[..., Any]:
+def tapped(
+    inner: Callable[..., Any], tap: Any, steps_per_execution: int, *, eager: bool
+) -> Callable[..., Any]:
     """Wraps `train_function(state, iterator)`: see `_backend.install_tap`."""
+    del eager
 
     def train_function(state: Any, iterator: Any) -> Any:
         if not tap.active:

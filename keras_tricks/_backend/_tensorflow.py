@@ -193,7 +193,34 @@ def peak_device_bytes() -> tuple[int, int] | None:
     return peak, 0
 
 
-def tapped(inner: Callable[..., Any], tap: Any, steps_per_execution: int) -> Callable[..., Any]:
+def _one_step(inner: Callable[..., Any], iterator: Any, eager: bool) -> Callable[[Any], Any]:
+    """The step on a batch that was read outside, traced with the iterator's own shapes.
+
+    Keras traces the step where it reads the iterator, whose batch dimension is usually
+    unknown. Traced with a batch's own shape, TensorFlow folds the number of rows into the
+    arithmetic and the weights differ in their last bit. Kept on `inner`, so that a second
+    `fit` traces nothing.
+    """
+    if eager:
+        return lambda batch: inner(iter((batch,)))
+    spec = getattr(iterator, "element_spec", None)
+    kept = getattr(inner, "keras_tricks_step", None)
+    if kept is not None and kept[0] == spec:
+        return kept[1]  # type: ignore[no-any-return]
+
+    @tf.autograph.experimental.do_not_convert
+    def step(batch: Any) -> Any:
+        return inner(iter((batch,)))
+
+    signature = None if spec is None else [spec]
+    function = tf.function(step, input_signature=signature, reduce_retracing=spec is None or None)
+    inner.keras_tricks_step = (spec, function)  # type: ignore[attr-defined]
+    return function
+
+
+def tapped(
+    inner: Callable[..., Any], tap: Any, steps_per_execution: int, *, eager: bool
+) -> Callable[..., Any]:
     """Wraps `train_function(iterator)`: see `_backend.install_tap`."""
 
     def train_function(iterator: Any) -> Any:
@@ -206,7 +233,7 @@ def tapped(inner: Callable[..., Any], tap: Any, steps_per_execution: int) -> Cal
             tap.waiting()
             batch = next(iterator)
             tap.received(batch)
-            logs = inner(iter((batch,)))
+            logs = _one_step(inner, iterator, eager)(batch)
             tap.after(1, logs)
             return logs
         if allowed < steps_per_execution:

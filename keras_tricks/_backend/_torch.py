@@ -103,8 +103,11 @@ def peak_device_bytes() -> tuple[int, int] | None:
     return int(torch.cuda.max_memory_allocated()), int(torch.cuda.mem_get_info()[1])
 
 
-def tapped(inner: Callable[..., Any], tap: Any, steps_per_execution: int) -> Callable[..., Any]:
+def tapped(
+    inner: Callable[..., Any], tap: Any, steps_per_execution: int, *, eager: bool
+) -> Callable[..., Any]:
     """Wraps `train_function(batches)`: see `_backend.install_tap`."""
+    del eager
 
     def train_function(batches: Any) -> Any:
         if not tap.active:
