@@ -117,13 +117,13 @@ class StepEvaluation(Trick):
 
     def on_step(self, step: int) -> None:
         if self.due(self.every_steps):
-            self._evaluate(_training_state(self.model))
+            self._evaluate(_backend.metric_state(self.model))
 
     def on_epoch_start(self, epoch: int) -> None:
         self._window.epoch_began()
 
     def on_training_metrics(self) -> None:
-        self._window.epoch_ended(_training_state(self.model))
+        self._window.epoch_ended(_backend.metric_state(self.model))
 
     def on_epoch(self, epoch: int, logs: dict[str, Any]) -> None:
         last = epoch + 1 >= int(self.run.params.get("epochs", 0)) or self.model.stop_training
@@ -219,14 +219,6 @@ class StepEvaluation(Trick):
                 if np.ndim(value) == 0:
                     events.scalar(f"evaluation_{name}_vs_iterations", value, evaluation.step)
             events.flush()
-
-
-def _training_state(model: keras.Model) -> list[np.ndarray]:
-    """The training metrics' sums as they stand."""
-    return [
-        np.array(keras.ops.convert_to_numpy(variable.value))
-        for variable in _backend.keras_private.metric_variables(model)
-    ]
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ import importlib
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_tricks._backend import keras_private
 
@@ -27,6 +28,7 @@ _module = importlib.import_module(f"{__name__}.{_MODULES[NAME]}")
 undisturbed = _module.undisturbed
 outside_strategy = _module.outside_strategy
 sync = _module.sync
+read = _module.read
 is_chief = _module.is_chief
 peak_device_bytes = _module.peak_device_bytes
 latest_rows = _module.latest_rows
@@ -75,7 +77,7 @@ def executed_steps(model: keras.Model, size: int, memory: dict[str, float]) -> i
     `memory` keeps what the last call of this epoch read.
     """
     tracker = keras_private.loss_tracker(model)
-    rows = 0.0 if tracker is None else float(keras.ops.convert_to_numpy(tracker.count))
+    rows = 0.0 if tracker is None else float(keras.ops.convert_to_numpy(read(tracker.count)))
     iterations = float(keras_private.raw_iterations(model))
     new_rows = rows - memory.get("rows", 0.0)
     new_iterations = iterations - memory.get("iterations", iterations - size)
@@ -91,5 +93,13 @@ def executed_steps(model: keras.Model, size: int, memory: dict[str, float]) -> i
 def rows_counted(model: keras.Model, steps: int) -> int | None:
     """Rows of a batch by what the loss's mean has counted in `steps` steps, None if nothing."""
     tracker = keras_private.loss_tracker(model)
-    rows = 0.0 if tracker is None else float(keras.ops.convert_to_numpy(tracker.count))
+    rows = 0.0 if tracker is None else float(keras.ops.convert_to_numpy(read(tracker.count)))
     return round(-(-rows // steps)) or None
+
+
+def metric_state(model: keras.Model) -> list[np.ndarray]:
+    """The running sums of all metrics as they stand, on the host."""
+    return [
+        np.array(keras.ops.convert_to_numpy(read(variable)))
+        for variable in keras_private.metric_variables(model)
+    ]

@@ -220,6 +220,11 @@ def outside_strategy(function: Callable[[], Any]) -> Any:
     return function()
 
 
+def read(variable: keras.Variable) -> Any:
+    """A variable's value, whole."""
+    return variable.value
+
+
 def sync(model: keras.Model) -> None:
     """Attaches the running `fit`'s state to the model, where it is not until the epoch ends."""
     model.jax_state_sync()

@@ -100,9 +100,12 @@ class TensorFlowRunner(Runner):
         if self.carry_assigned():
             # Only tracing shows what the forward pass assigns; trace again with it carried.
             self._make()
-            values = [v.value for v in self.carried[len(carried) :]]
+            values = [read(v) for v in self.carried[len(carried) :]]
             return self.forward([*carried, *values], x, spread=spread)
         return forward
+
+    def read(self, variable: keras.Variable) -> Any:
+        return read(variable)
 
     def _shards(self, x: Any) -> Any:
         """An equal share of the rows for each replica."""
@@ -165,6 +168,30 @@ def outside_strategy(function: Callable[[], Any]) -> Any:
     if failure:
         raise failure[0]
     return outcome[0]
+
+
+def read(variable: keras.Variable) -> Any:
+    """A variable's value over all replicas: metrics add up, statistics are averaged.
+
+    Outside a strategy's scope, a variable that each replica keeps for itself cannot be read
+    like any other.
+    """
+    value = variable.value
+    if not isinstance(value, tf.distribute.DistributedValues):
+        return value
+    parts = [tf.convert_to_tensor(part) for part in value.values]
+    aggregation = getattr(value, "aggregation", tf.VariableAggregation.NONE)
+    if len(parts) == 1 or aggregation in (
+        tf.VariableAggregation.NONE,
+        tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    ):
+        return parts[0]
+    synced = getattr(value, "synchronization", None) is not tf.VariableSynchronization.ON_READ
+    if synced:
+        return parts[0]
+    total = tf.add_n(parts)
+    mean = aggregation is tf.VariableAggregation.MEAN
+    return total / tf.cast(len(parts), total.dtype) if mean else total
 
 
 def sync(model: keras.Model) -> None:

@@ -84,6 +84,11 @@ def outside_strategy(function: Callable[[], Any]) -> Any:
     return function()
 
 
+def read(variable: keras.Variable) -> Any:
+    """A variable's value, whole."""
+    return variable.value
+
+
 def sync(model: keras.Model) -> None:
     """PyTorch's parameters are always current."""
     del model

@@ -57,9 +57,13 @@ class Runner:
                 self.carried.append(variable)
         reset = {id(v) for v in states}
         values = [
-            keras.ops.zeros_like(v.value) if id(v) in reset else v.value for v in self.carried
+            keras.ops.zeros_like(v.value) if id(v) in reset else self.read(v) for v in self.carried
         ]
         return values, passes.reset_values(self.model, self.metrics)
+
+    def read(self, variable: Variable) -> Any:
+        """A variable's value as one tensor."""
+        return variable.value
 
     def carry_assigned(self) -> bool:
         """Takes up variables that the last trace saw assigned; whether there were any."""
