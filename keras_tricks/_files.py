@@ -12,13 +12,13 @@ TEMPORARY_PREFIX = ".keras_tricks-"
 _counter = itertools.count()
 
 
-def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], None]) -> None:
+def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
     """Puts a file in place so that a kill at any instant leaves the old one or the new one.
 
     Args:
         path: Where the file shall be. Its folder must exist.
         write: Is given the temporary path, in the same folder and with the same endings
-            (Keras chooses the format by them), and writes the file there.
+            (Keras chooses the format by them), and writes the file there. Its result is not used.
 
     Raises:
         OSError: If the file cannot be written; `path` is then as before and nothing is left.
