@@ -99,9 +99,11 @@ def layout(data: Data) -> str:
     def example(leaf: Any) -> str | None:
         if leaf is None:
             return None
-        # Strings of NumPy carry their greatest length in the dtype, which differs by batch.
-        dtype = "text" if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "US" else leaf.dtype
-        return f"{dtype} {tuple(leaf.shape[1:])}"
+        if not isinstance(leaf, np.ndarray):
+            return f"{type(leaf).__name__} {leaf.dtype} {tuple(leaf.shape[1:])}"
+        # Strings carry their greatest length in the dtype, which differs by batch.
+        dtype = "text" if leaf.dtype.kind in "US" else leaf.dtype.str
+        return f"{dtype} {leaf.shape[1:]}"
 
     return repr(keras.tree.map_structure(example, data))
 

@@ -119,6 +119,8 @@ def host(leaf: Any) -> Any:
     Raises:
         TypeError: If it is neither.
     """
+    if isinstance(leaf, np.ndarray):
+        return np.asarray(leaf)  # a plain view of a matrix or of a memory map
     if data_adapter_utils.is_torch_tensor(leaf):
         return _from_torch(leaf)
     if data_adapter_utils.is_tensorflow_ragged(leaf):
@@ -241,5 +243,6 @@ def _needs_keras(leaf: Any) -> bool:
 
 
 def _as_floatx(array: np.ndarray) -> np.ndarray:
-    floating = array.dtype.name.startswith(("float", "bfloat"))
+    # "V" is the kind of bfloat16, which NumPy does not know by itself.
+    floating = array.dtype.kind in "fV" and array.dtype.name.startswith(("float", "bfloat"))
     return array.astype(keras.config.floatx(), copy=False) if floating else array
