@@ -82,7 +82,10 @@ class StepEvaluation(Trick):
         super().__init__()
         self.every_steps = None if every_steps is None else check_every("every_steps", every_steps)
         self._batches = Batches(
-            validation_data, batch_size=batch_size, steps=steps, name="validation_data"
+            _as_fit_takes_it(validation_data),
+            batch_size=batch_size,
+            steps=steps,
+            name="validation_data",
         )
         if not isinstance(prefix, str) or not prefix:
             raise ValueError(
@@ -219,6 +222,12 @@ class StepEvaluation(Trick):
                 if np.ndim(value) == 0:
                     events.scalar(f"evaluation_{name}_vs_iterations", value, evaluation.step)
             events.flush()
+
+
+def _as_fit_takes_it(data: Any) -> Any:
+    """A list `[x, y]` is `(x, y)` in `fit(validation_data=...)`, not two inputs."""
+    arrays = isinstance(data, list) and not any(isinstance(part, tuple) for part in data)
+    return tuple(data) if arrays and len(data) in (2, 3) else data
 
 
 def _plain(value: Any) -> Any:
