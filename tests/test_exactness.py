@@ -1,0 +1,173 @@
+"""`kt.evaluate` beside an independent calculation over single examples."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tricks as kt
+from tests.exact import forms, table
+from tests.exact.case import (
+    BATCH_SIZES,
+    SIZES,
+    Case,
+    differences,
+    faults,
+    model_of,
+    possible,
+    right_values,
+    rows_of,
+)
+from tests.exact.situation import SITUATIONS, examples, features, targets
+
+TORCH = keras.backend.backend() == "torch"
+JITS = (False,) if TORCH else (False, True)
+# At a batch size of its own Keras is right about these only where the whole set is one batch.
+ANY_BATCH = {"sum, weights [n]", "test_step"} | {
+    name for name, s in SITUATIONS.items() if s.notes - {"recall_fn"}
+}
+
+
+@pytest.mark.parametrize("case", table.cases(TORCH), ids=str)
+def test_evaluates_as_if_in_one_batch(case):
+    assert not faults(case)
+
+
+def values_of(case):
+    """The value of every axis in a case; 1001 rows at a batch size of 1000 are two sizes."""
+    sizes = [size for size in SIZES if rows_of(size, case.batch_size) == case.rows]
+    for size in sizes:
+        values = (case.form, case.batch_size, size, case.situation, *(() if TORCH else (case.jit,)))
+        yield list(enumerate(values))
+
+
+def test_the_table_holds_every_pair():
+    held = {
+        pair
+        for case in table.cases(TORCH)
+        for values in values_of(case)
+        for pair in itertools.combinations(values, 2)
+    }
+    known = forms.EVERYWHERE + (forms.TORCH_ONLY if TORCH else ())
+    axes = [known, BATCH_SIZES, SIZES, tuple(SITUATIONS), *([] if TORCH else [JITS])]
+    wanted = {
+        ((i, one), (j, other))
+        for (i, left), (j, right) in itertools.combinations(enumerate(axes), 2)
+        for one, other in itertools.product(left, right)
+        if not (i == 0 and j == 3 and not possible(one, other))
+    }
+    assert wanted - held == set()
+
+
+@pytest.mark.parametrize("name", [name for name, s in SITUATIONS.items() if not s.fixed])
+def test_the_reference_agrees_with_keras_where_keras_is_right(name):
+    rows = 51
+    batch_size = 20 if name in ANY_BATCH else rows
+    x, y, weight = examples(name, rows)
+    keras_says = model_of(name, not TORCH, batch_size).evaluate(
+        x, y, sample_weight=weight, batch_size=batch_size, verbose=0, return_dict=True
+    )
+    case = Case("arrays", batch_size, rows, name, not TORCH)
+    assert not differences(keras_says, right_values(case))
+
+
+@pytest.mark.backend("tensorflow", "torch")
+def test_the_reference_of_states_agrees_with_keras_on_full_batches():
+    x, y, weight = examples("stateful RNN", 60)
+    keras_says = model_of("stateful RNN", False, 20).evaluate(
+        x, y, sample_weight=weight, batch_size=20, verbose=0, return_dict=True
+    )
+    right = right_values(Case("arrays", 20, 60, "stateful RNN", False))
+    model_of("stateful RNN", False, 20).layers[0].reset_states()
+    assert not differences(keras_says, right)
+
+
+@pytest.mark.parametrize(
+    "name", ["Dice", "add_loss", "a metric function with one number per batch"]
+)
+def test_names_what_is_not_exact_once(name, capsys):
+    x, y, _ = examples(name, 51)
+    model = SITUATIONS[name].build(False, 20)
+    (due,) = SITUATIONS[name].notes
+    for _ in range(2):
+        assert due in kt.evaluate(model, x, y, batch_size=20).notes
+    assert capsys.readouterr().out.count(f"'{due}'") == 1
+
+
+def test_a_model_that_was_never_called():
+    name = "subclassed model"
+    x, y, weight = examples(name, 51)
+    model = SITUATIONS[name].build(False, 20)
+    got = kt.evaluate(model, x, y, weight, batch_size=20)
+    again = model.evaluate(x, y, sample_weight=weight, batch_size=51, verbose=0, return_dict=True)
+    assert not differences(got, again)
+
+
+# One shape --------------------------------------------------------------------------------------
+
+
+class Counted(keras.layers.Layer):
+    """Counts in Python how often its forward pass is traced."""
+
+    traces = 0
+
+    def call(self, inputs):
+        Counted.traces += 1
+        return keras.ops.tanh(inputs)
+
+
+@pytest.mark.backend("tensorflow", "jax")
+@pytest.mark.parametrize("loss", ["mse", keras.losses.MeanSquaredError(reduction="sum")])
+def test_a_ragged_batch_does_not_trace_the_forward_pass_again(loss):
+    layers = [keras.Input((4,)), Counted(), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile("sgd", loss, metrics=["mae"], jit_compile=True)
+    rng = np.random.default_rng(0)
+    x, y = features(rng), targets(rng)
+    kt.evaluate(model, x[:64], y[:64], batch_size=32)
+    before = Counted.traces
+    for rows in (65, 95, 20):
+        kt.evaluate(model, x[:rows], y[:rows], batch_size=32)
+    assert Counted.traces == before
+
+
+# Failure ----------------------------------------------------------------------------------------
+
+
+class Rotten:
+    """Batches of which the third cannot be read."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __iter__(self):
+        for start in (0, 4):
+            yield self.x[start : start + 4], self.y[start : start + 4]
+        raise OSError("the third batch cannot be read")
+
+
+def everything_of(model):
+    """Copies of weights, optimizer, metrics, states and seeds."""
+    states = [state for layer in model.layers for state in getattr(layer, "states", None) or ()]
+    variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables, *states]
+    return [np.array(keras.ops.convert_to_numpy(variable)) for variable in variables]
+
+
+@pytest.mark.parametrize("jit_compile", JITS)
+def test_a_failure_in_the_third_batch_changes_nothing(jit_compile):
+    recurrent = keras.layers.SimpleRNN(2, stateful=True)
+    inputs = keras.Input(batch_shape=(4, 3, 2))
+    model = keras.Sequential([inputs, recurrent, keras.layers.Dropout(0.3), keras.layers.Dense(1)])
+    model.compile("adam", "mse", metrics=["mae"], jit_compile=jit_compile)
+    rng = np.random.default_rng(0)
+    x, y = features(rng, 6, 12).reshape(12, 3, 2), targets(rng, 1, 12)
+    model.fit(x, y, batch_size=4, verbose=0)
+    recurrent.states[0].assign(np.full((4, 2), 0.5, "float32"))
+    before = everything_of(model)
+    with pytest.raises(OSError, match="the third batch"):
+        kt.evaluate(model, Rotten(x, y))
+    for was, now in zip(before, everything_of(model), strict=True):
+        np.testing.assert_array_equal(was, now)
+    assert np.isfinite(model.fit(x, y, batch_size=4, verbose=0).history["loss"][0])
+    assert not np.array_equal(model.get_weights()[0], before[0])
