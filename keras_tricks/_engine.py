@@ -14,6 +14,7 @@ from keras_tricks import _backend
 from keras_tricks._backend import keras_private, passes
 from keras_tricks._backend.runner import take_rows
 from keras_tricks._data import Batch, Batches
+from keras_tricks._draws import resamples
 
 _engines: weakref.WeakKeyDictionary[keras.Model, Engine] = weakref.WeakKeyDictionary()
 
@@ -198,7 +199,8 @@ class Engine:
         data = runner.place((batch.x, batch.y, batch.sample_weight))
         span = (0, batch.rows)
         full = batch.size - batch.rows < runner.multiple_of
-        if not self._update_probed and batch.rows > 1 and (full or not runner.adds_by_rows):
+        telling = batch.rows > 1 and _dense(batch) and (full or not runner.adds_by_rows)
+        if telling and not self._update_probed:
             self._probe_update(metrics, data, forward, batch.rows)
         whole = full or self._whole_only or not self._update_probed
         update = runner.update if whole else runner.update_by_rows
@@ -228,8 +230,7 @@ class Engine:
         compiles nothing. Returns whether this batch has to be done again, unpadded.
         """
         runner = self.runner
-        leaves = [leaf for leaf in keras.tree.flatten(batch.x) if leaf is not None]
-        if batch.size < 2 or not all(isinstance(leaf, np.ndarray) for leaf in leaves):
+        if batch.size < 2 or not _dense(batch):
             return False
         self._forward_probed = True
         outputs = keras.tree.flatten(forward.y_pred)
@@ -265,11 +266,18 @@ class Engine:
         """Looks once which values depend on how examples fall into batches.
 
         A batch in one piece or in parts of unequal size, then its first part once more:
-        what is a sum over examples is the same both ways.
+        what is a sum over examples is the same both ways. One batch can look so by chance,
+        so targets and outputs are also drawn anew from its rows, apart from each other.
         """
         self._update_probed = True
         if self._whole_only:
             return
+        self._compare(metrics, data, forward, rows)
+        for draw in resamples(self.runner, data, forward, rows):
+            self._compare(metrics, *draw, rows)
+
+    def _compare(self, metrics: list[Any], data: Any, forward: passes.Forward, rows: int) -> None:
+        """Notes what differs between a batch in one piece and in parts."""
         runner, part = self.runner, max(1, rows // 3)
         one, whole, _ = runner.update(metrics, data, forward, (0, rows))
         spans = [(0, rows)] if runner.adds_by_rows else [(0, part), (part, rows)]
@@ -344,6 +352,12 @@ def _unpadded(batch: Batch) -> Batch:
         return batch
     x, y, weights = take_rows((batch.x, batch.y, batch.sample_weight), 0, batch.rows)
     return replace(batch, x=x, y=y, sample_weight=weights, size=batch.rows)
+
+
+def _dense(batch: Batch) -> bool:
+    """Whether all of a batch are arrays, rather than ragged or sparse tensors."""
+    leaves = keras.tree.flatten((batch.x, batch.y, batch.sample_weight))
+    return all(leaf is None or isinstance(leaf, np.ndarray) for leaf in leaves)
 
 
 def _mixed(leaf: np.ndarray | None, half: int) -> np.ndarray | None:
