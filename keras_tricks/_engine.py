@@ -243,7 +243,7 @@ class Engine:
         )
         in_call = {id(v) for v in runner.metrics} & {id(v) for v in runner.carried}
         names = self._depending(forward, other, half)
-        self.notes.update({name: OWN_TAIL for name in names})
+        self.notes.update(dict.fromkeys(names, OWN_TAIL))
         self._own_tail = bool(names or in_call or self._whole_only)
         return self._own_tail and (batch.size > batch.rows or runner.multiple_of > 1)
 
@@ -307,10 +307,11 @@ class Engine:
         terms, to_host = self.runner.facts.terms, self.runner.to_host
         one, one_rest = whole.values(terms, to_host)
         two, two_rest = pieces.values(terms, to_host)
-        for position, (term, a, b) in enumerate(zip(terms, one, two, strict=True)):
+        for position, term in enumerate(terms):
+            values = (one[position], two[position])
             if term.summed:
-                a, b = (s.column(2 * position, to_host).sum() for s in (whole, pieces))
-            if not _alike(np.asarray(a), np.asarray(b)):
+                values = tuple(s.column(2 * position, to_host).sum() for s in (whole, pieces))
+            if not _alike(*map(np.asarray, values)):
                 self._whole_only = True
                 self.notes[term.name] = OWN_TAIL
         if not _alike(

@@ -89,7 +89,8 @@ class StepEvaluation(Trick):
         )
         if not isinstance(prefix, str) or not prefix:
             raise ValueError(
-                f'`prefix` must be a string that is not empty, got {prefix!r}. Pass `prefix="val_"`.'
+                f"`prefix` must be a string that is not empty, got {prefix!r}. "
+                'Pass `prefix="val_"`.'
             )
         self.prefix = prefix
         self.at_start = bool(at_start)

@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import keras
-from keras import ops
+from keras import Variable, ops
 
 from keras_tricks._backend import keras_private
-
-Variable = keras.Variable
 
 
 @dataclass(frozen=True)
@@ -262,8 +260,8 @@ def _rest(model: keras.Model, total: Any, sums: dict[int, Any], entries: list[An
     rest = ops.mean(ops.cast(total, "float32"))
     for index, (_, _, value, _) in sums.items():
         weight = entries[index].loss_weights
-        value = ops.mean(ops.cast(value, "float32"))
-        rest = rest - (value if weight is None else value * weight)
+        mean = ops.mean(ops.cast(value, "float32"))
+        rest = rest - (mean if weight is None else mean * weight)
     return rest
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import Variable
 
 from keras_tricks._backend import keras_private, passes
 
-Variable = keras.Variable
 Data = tuple[Any, Any, Any]
 
 
