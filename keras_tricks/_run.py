@@ -73,21 +73,19 @@ def remember_steps(model: keras.Model, step: int) -> None:
     _counts[model] = (step, keras_private.raw_iterations(model))
 
 
-def begin(trick: Trick, model: keras.Model) -> None:
-    """Starts the run of a `fit` at the first trick's call, for all tricks of the list."""
+def begin(trick: Trick, model: keras.Model, kind: type[Trick]) -> None:
+    """Starts the run of a `fit` at the first trick's call, for all of its `kind` in the list."""
     callbacks = keras_private.calling_list()
     run = _runs.get(model)
     if run is not None and run.welcomes(trick, callbacks):
         return
     if run is not None:
         run.abandon()
-    from keras_tricks._trick import Trick as Base
-
-    members = [c for c in callbacks.callbacks if isinstance(c, Base)] if callbacks else [trick]
+    members = [c for c in callbacks.callbacks if isinstance(c, kind)] if callbacks else [trick]
     run = _runs[model] = Run(model, members, callbacks)
     run.welcomes(trick, callbacks)
     for member in members:
-        member._run = run
+        member.join(run)
     run.begin()
 
 
@@ -234,7 +232,11 @@ class Run:
             member.before_end()
         for member in self.members:
             member.on_end()
-        self._close_block()
+        findings = self.findings()
+        wanted = findings and self.params.get("verbose", 1) != 0
+        if not self._close(findings) and wanted and self.chief:
+            for line in block(findings):
+                host.say(line)
         self._finish()
 
     def abandon(self) -> None:
@@ -244,6 +246,9 @@ class Run:
         self.active = False
         for member in self.members:
             member.on_abandon()
+        if self.step > self.first_step_number:
+            text = f"Training was interrupted after step {self.step}."
+            self._close([Finding(text, PROBLEM), *self.findings()])
         self._finish()
 
     def _finish(self) -> None:
@@ -257,13 +262,13 @@ class Run:
             keras_private.restore_initial_epoch(model)
             remember_steps(model, self.step)
 
-    def _close_block(self) -> None:
-        findings = self.findings()
-        wanted = self.params.get("verbose", 1) != 0
-        printed = any(getattr(member, "closes_with_block", False) for member in self.members)
-        if self.chief and findings and wanted and not printed:
-            for line in block(findings):
-                host.say(line)
+    def _close(self, findings: list[Finding]) -> bool:
+        """Hands the findings to the members that show them; whether there was one."""
+        closing = [member for member in self.members if member.closes_with_block]
+        for member in closing:
+            if self.chief:
+                member.close(findings)
+        return bool(closing)
 
     def findings(self) -> list[Finding]:
         """The closing block's sentences, most important first."""
@@ -328,6 +333,6 @@ class Run:
         return self._memory
 
 
-def block(findings: list[Finding]) -> list[str]:
+def block(findings: list[Finding], heading: str = "keras_tricks") -> list[str]:
     """The closing block as lines."""
-    return ["", "keras_tricks", *(f"- {finding.text}" for finding in findings)]
+    return ["", heading, *(f"- {finding.text}" for finding in findings)]

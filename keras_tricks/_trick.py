@@ -22,11 +22,18 @@ class Trick(keras.callbacks.Callback):
     state back.
     """
 
+    closes_with_block = False
+    """Whether `close` shows the findings of all tricks, in place of the run."""
+
     def __init__(self) -> None:
         super().__init__()
         self._run: Run | None = None
 
     # What a trick may use.
+
+    def join(self, run: Run) -> None:
+        """Makes this trick part of the run of a `fit` that begins."""
+        self._run = run
 
     @property
     def run(self) -> Run:
@@ -46,7 +53,7 @@ class Trick(keras.callbacks.Callback):
         return every_steps is not None and crossed(run.step_before, run.step, every_steps)
 
     def report(self, text: str) -> None:
-        """One line on the screen: `Name: step N: fact. What to do.`"""
+        """Says one line, `Name: step N: fact. What to do.`, on the screen."""
         if self.run.chief:
             host.say(f"{type(self).__name__}: step {self.step}: {text}")
 
@@ -92,6 +99,9 @@ class Trick(keras.callbacks.Callback):
         """What this trick found, for the closing block."""
         return []
 
+    def close(self, findings: list[Finding]) -> None:
+        """After the ends of all, on the chief: the findings of all, if `closes_with_block`."""
+
     def state(self) -> dict[str, Any]:
         """What a restart needs, as values that JSON can hold."""
         return {}
@@ -102,7 +112,7 @@ class Trick(keras.callbacks.Callback):
     # Keras's hooks.
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        begin(self, self._model)
+        begin(self, self._model, Trick)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self._run is not None and self._run.leads(self):
