@@ -146,7 +146,9 @@ class StepEvaluation(Trick):
         found = [Finding(f"{name!r} is {text}.") for name, text in self.notes.items()]
         if not self.seconds:
             return found
-        count, share = len(self.seconds), self._evaluation_seconds / max(self._fit_seconds, 1e-9)
+        # A `fit` that was interrupted has no end.
+        fit_seconds = self._fit_seconds or host.clock() - self.run.started
+        count, share = len(self.seconds), self._evaluation_seconds / max(fit_seconds, 1e-9)
         newest = ", ".join(
             f"{name} {values[-1]:.4g}"
             for name, values in self.history.items()
