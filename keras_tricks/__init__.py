@@ -1,9 +1,10 @@
 """What a deep-learning engineer learns the hard way about training loops, as Keras callbacks."""
 
 from keras_tricks.evaluate import evaluate
+from keras_tricks.recommended import recommended
 from keras_tricks.step_budget import StepBudget
 from keras_tricks.step_evaluation import StepEvaluation
 
 __version__ = "0.1.0"
 
-__all__ = ["StepBudget", "StepEvaluation", "__version__", "evaluate"]
+__all__ = ["StepBudget", "StepEvaluation", "__version__", "evaluate", "recommended"]

@@ -1,0 +1,69 @@
+"""Numbered directories, one for each run, and what is found in them again."""
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+from keras_tricks._files import check_writable
+
+REPORT = "report.md"
+LOGDIR_COMMAND = "tensorboard --logdir"
+
+
+def claim(run_dir: str | os.PathLike[str], *, name: str) -> Path:
+    """Makes the next numbered directory, `run/001`, `run/002`, for this process alone.
+
+    Args:
+        run_dir: The directory of all runs; made where it is missing.
+        name: The parameter it came from, for the message.
+
+    Raises:
+        OSError: If nothing can be made there.
+        ValueError: If it is the address of a remote store.
+    """
+    parent = check_writable(run_dir, name=name).absolute()
+    while True:
+        directory = following(parent)
+        try:
+            directory.mkdir()
+        except FileExistsError:  # another process was faster
+            continue
+        return directory
+
+
+def following(parent: Path) -> Path:
+    """The directory after the last numbered one; it is not made."""
+    return parent / f"{max(_numbered(parent), default=0) + 1:03d}"
+
+
+def newest_report(path: Path) -> Path | None:
+    """The `report.md` of a run, or of the newest of several; None if there is none.
+
+    Args:
+        path: A report, the directory of a run (`run/001`), or that of all runs (`run`).
+    """
+    if path.is_file():
+        return path
+    if (path / REPORT).is_file():
+        return path / REPORT
+    runs = _numbered(path) if path.is_dir() else {}
+    reports = [runs[number] / REPORT for number in sorted(runs, reverse=True)]
+    return next((report for report in reports if report.is_file()), None)
+
+
+def tensorboard_line(run_dir: Path) -> str:
+    """The command that shows all runs, as it works in the working directory."""
+    words = [*LOGDIR_COMMAND.split(), shown(run_dir)]
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+
+
+def shown(path: Path) -> str:
+    """A path as short as it still works from the working directory."""
+    path, here = path.absolute(), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _numbered(parent: Path) -> dict[int, Path]:
+    paths = (path for path in parent.iterdir() if len(path.name) >= 3 and path.name.isdecimal())
+    return {int(path.name): path for path in paths}

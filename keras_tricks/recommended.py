@@ -1,0 +1,113 @@
+"""`kt.recommended`: the callbacks that every training run should have."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_tricks import _backend
+from keras_tricks._backend.nodes import ListNode
+from keras_tricks._run_directory import claim, following
+from keras_tricks._schedule import check_every
+from keras_tricks.closing_block import ClosingBlock
+from keras_tricks.step_evaluation import StepEvaluation
+
+NO_DATA = (
+    "Nothing was evaluated exactly. Pass `validation_data` to `kt.recommended` instead of to `fit`."
+)
+
+
+class Recommended(ListNode[keras.callbacks.Callback]):
+    """The recommended callbacks: a list whose members have names.
+
+    Attributes:
+        directory: Directory of this run, such as `run/001`.
+        evaluation: The `StepEvaluation`, None without validation data.
+        closing_block: What prints the findings and writes `report.md`.
+    """
+
+    # `fit` asks each entry of its list, also one that is a list, whether its hooks may run in
+    # threads. Those of our callbacks may: `callbacks=[kt.recommended("run"), another]` works.
+    async_safe = True
+
+    def __init__(self, directory: Path, evaluation: StepEvaluation | None) -> None:
+        self.directory = directory
+        self.evaluation = evaluation
+        self.closing_block = ClosingBlock(directory, advice=() if evaluation else (NO_DATA,))
+        members = (evaluation, self.closing_block)
+        super().__init__(member for member in members if member is not None)
+
+
+def recommended(
+    run_dir: str | os.PathLike[str],
+    validation_data: Any = None,
+    *,
+    every_steps: int | None = None,
+    monitor: str = "val_loss",
+    keep: int = 5,
+) -> Recommended:
+    """Returns the callbacks that every training run should have.
+
+    The directory of the run is made at once, the next in number: `run/001`, `run/002`. Several
+    processes never get the same. It receives
+
+    - `train/` and `validation/`: TensorBoard events, the step on the x axis. Both curves of a
+      value, `evaluation_loss_vs_iterations`, stand in one chart;
+    - `report.md`: the block that is also printed at the end of `fit`, one sentence for each
+      finding.
+
+    On several hosts, only the chief makes a directory and writes.
+
+    Args:
+        run_dir: Directory of all runs, on a local disk.
+        validation_data: What `fit(validation_data=...)` takes, readable more than once. It is
+            evaluated exactly, so leave it out of `fit`. None: nothing is evaluated.
+        every_steps: Evaluate at the first chance at or after each multiple of this step; None
+            evaluates at the end of each epoch.
+        monitor: Name of the value that tells which weights are best. It is checked, and has no
+            effect as long as nothing here keeps checkpoints.
+        keep: How many checkpoints to keep. The same holds.
+
+    Returns:
+        A list with the attributes `directory`, `evaluation` and `closing_block`.
+
+    Raises:
+        TypeError: If an argument is of the wrong type.
+        ValueError: If a value is out of range, or the data cannot be used.
+        OSError: If no directory can be made in `run_dir`.
+
+    Example:
+        >>> callbacks = keras_tricks.recommended("run", ([[1.0]], [[0.0]]))
+        >>> callbacks.evaluation.history
+        {'step': []}
+    """
+    _check(validation_data, every_steps, monitor, keep)
+    evaluation = None
+    if validation_data is not None:
+        evaluation = StepEvaluation(validation_data, every_steps=every_steps)
+    if _backend.is_chief():
+        directory = claim(run_dir, name="run_dir")
+    else:
+        directory = following(Path(run_dir).absolute())
+    if evaluation is not None:
+        evaluation.log_dir = directory
+    return Recommended(directory, evaluation)
+
+
+def _check(validation_data: Any, every_steps: Any, monitor: Any, keep: Any) -> None:
+    """Raises at what is wrong with the arguments, before anything is made."""
+    if not isinstance(monitor, str):
+        raise TypeError(
+            f'`monitor` must be the name of a value, got {monitor!r}. Pass `monitor="val_loss"`.'
+        )
+    if not monitor:
+        raise ValueError('`monitor` must not be empty, got "". Pass `monitor="val_loss"`.')
+    check_every("keep", keep)
+    if every_steps is not None and validation_data is None:
+        raise ValueError(
+            f"`every_steps` needs `validation_data`, got every_steps={every_steps!r} and None. "
+            "Pass the data here instead of to `fit`."
+        )
