@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_tricks._backend.randomness import OwnRandomness
 from keras_tricks._rows import count_rows, cut, layout, leaves, padded
 from keras_tricks._source import KERAS_BATCH_SIZE, check_count, no_rows, source
 
@@ -34,6 +35,8 @@ class Batch:
 
 class Batches:
     """Batches of one shape from whatever `fit(validation_data=...)` takes, as often as wanted.
+
+    Reading moves no global generator of random numbers, whatever a generator of batches draws.
 
     - Arrays of NumPy, JAX, TensorFlow, PyTorch, pandas or SciPy, in any structure. A tuple `x` is
       `(x,)`, `(x, y)` or `(x, y, sample_weight)`; a list or a dict of arrays is several inputs.
@@ -92,7 +95,8 @@ class Batches:
         Raises:
             ValueError: If there is none.
         """
-        data = self._source.first(self.batch_size or KERAS_BATCH_SIZE)
+        with OwnRandomness().reading():
+            data = self._source.first(self.batch_size or KERAS_BATCH_SIZE)
         if data is None:
             raise ValueError(no_rows(self._name))
         rows = count_rows(data, self._name)
@@ -123,7 +127,10 @@ class Batches:
             self._largest = {}  # arrays begin with their largest batch
         empty = True
         batch_size = self.batch_size
-        with closing(self._source.parts(batch_size, default_batch_size, self._steps)) as parts:
+        parts = self._source.parts(batch_size, default_batch_size, self._steps)
+        if self._source.runs_here:
+            parts = OwnRandomness().elements(parts)
+        with closing(parts):
             for data in parts:
                 empty = False
                 rows = size = count_rows(data, self._name)

@@ -21,7 +21,12 @@ class ArraySource:
     Args:
         data: `(x, y, sample_weight)`.
         name: What the user calls it, for the messages.
+
+    Attributes:
+        runs_here: Whether reading runs code of the user's on this thread.
     """
+
+    runs_here = False
 
     def __init__(self, data: Data, name: str) -> None:
         x, y, sample_weight = data
@@ -67,6 +72,10 @@ class StreamSource:
         name: What the user calls it, for the messages.
         once: Whether it may be readable only once.
         endless: Whether it may be without an end.
+
+    Attributes:
+        runs_here: Whether reading runs code of the user's on this thread. A `tf.data` pipeline
+            has threads of its own.
     """
 
     rows = None
@@ -90,6 +99,7 @@ class StreamSource:
                 "end. Pass `steps=100` to take its first 100 batches."
             )
         self.data = data
+        self.runs_here = kind != "tf.data.Dataset"
         self._name = name
         self._read_once = kind == "iterator"
         self._ahead: list[Any] = []

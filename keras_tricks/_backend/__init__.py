@@ -26,6 +26,9 @@ if NAME not in _MODULES:
 _module = importlib.import_module(f"{__name__}.{_MODULES[NAME]}")
 
 undisturbed = _module.undisturbed
+random_state = _module.random_state
+own_random_state = _module.own_random_state
+set_random_state = _module.set_random_state
 outside_strategy = _module.outside_strategy
 sync = _module.sync
 read = _module.read

@@ -215,6 +215,20 @@ def undisturbed(model: keras.Model) -> Iterator[None]:
     yield
 
 
+def random_state() -> None:
+    """JAX has no generator that belongs to the process."""
+
+
+def own_random_state(training: None) -> None:
+    """Nor has a reader one."""
+    del training
+
+
+def set_random_state(state: None) -> None:
+    """Nothing to put back."""
+    del state
+
+
 def outside_strategy(function: Callable[[], Any]) -> Any:
     """JAX has no strategy scopes."""
     return function()

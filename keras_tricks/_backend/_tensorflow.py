@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+# Private: TensorFlow shows no other way to the generator of the seeds of its eager operations.
+from tensorflow.python.eager import context as eager_context
 
 from keras_tricks._backend import keras_private, passes
 from keras_tricks._backend.runner import Data, Runner, cut, stepped, take_rows
@@ -143,6 +147,32 @@ def undisturbed(model: keras.Model) -> Iterator[None]:
     """Nothing to put back: Keras's random state lives in variables, which nobody assigns."""
     del model
     yield
+
+
+def random_state() -> random.Random | None:
+    """What eager random operations without a seed draw theirs from, None without a global one."""
+    generator: random.Random | None = getattr(eager_context.context(), "_rng", None)
+    return generator
+
+
+def own_random_state(training: random.Random | None) -> random.Random | None:
+    """What a reader of evaluation data begins with: seeds that the training does not meet.
+
+    TensorFlow keeps an operation by its seed and goes on where it stopped, so that a seed
+    which the reader has used would not give the training the same numbers.
+    """
+    if training is None:
+        return None
+    own = random.Random()
+    own.setstate(training.getstate())
+    own.seed(own.random())
+    return own
+
+
+def set_random_state(state: random.Random | None) -> None:
+    """Sets what `random_state` gave."""
+    if state is not None:
+        eager_context.context()._rng = state
 
 
 def outside_strategy(function: Callable[[], Any]) -> Any:

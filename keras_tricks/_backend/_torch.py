@@ -66,7 +66,7 @@ class TorchRunner(Runner):
 def undisturbed(model: keras.Model) -> Iterator[None]:
     """Keeps train/eval mode of each module and the generators of each device as they were.
 
-    An unseeded `Dropout` and the iteration of a `DataLoader` draw from the global generator.
+    An unseeded `Dropout` draws from the global generator.
     """
     modes = [(module, module.training) for module in model.modules()]
     devices = list(range(torch.cuda.device_count()))
@@ -77,6 +77,24 @@ def undisturbed(model: keras.Model) -> Iterator[None]:
         finally:
             for module, training in modes:
                 module.training = training
+
+
+def random_state() -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """States of the generators of the CPU and of each GPU."""
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return torch.random.get_rng_state(), gpus
+
+
+def own_random_state(training: Any) -> Any:
+    """What a reader of evaluation data begins with: the same."""
+    return training
+
+
+def set_random_state(state: tuple[torch.Tensor, list[torch.Tensor]]) -> None:
+    """Sets what `random_state` gave."""
+    torch.random.set_rng_state(state[0])
+    if state[1]:
+        torch.cuda.set_rng_state_all(state[1])
 
 
 def outside_strategy(function: Callable[[], Any]) -> Any:
