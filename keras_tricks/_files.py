@@ -12,13 +12,19 @@ TEMPORARY_PREFIX = ".keras_tricks-"
 _counter = itertools.count()
 
 
-def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
+def write_atomically(
+    path: str | os.PathLike[str],
+    write: Callable[[Path], object],
+    *,
+    watch: Callable[[str], object] | None = None,
+) -> None:
     """Puts a file in place so that a kill at any instant leaves the old one or the new one.
 
     Args:
         path: Where the file shall be. Its folder must exist.
         write: Is given the temporary path, in the same folder and with the same endings
             (Keras chooses the format by them), and writes the file there. Its result is not used.
+        watch: Is told each phase as it begins: "write", "flush", "rename".
 
     Raises:
         OSError: If the file cannot be written; `path` is then as before and nothing is left.
@@ -26,10 +32,16 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
     path = Path(path)
     # The number sets threads of one process apart, the process id processes on one disk.
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{next(_counter)}-{path.name}")
+    phases: list[tuple[str, Callable[[], object]]] = [
+        ("write", lambda: write(temporary)),
+        ("flush", lambda: _flush_to_disk(temporary)),
+        ("rename", lambda: temporary.replace(path)),
+    ]
     try:
-        write(temporary)
-        _flush_to_disk(temporary)
-        temporary.replace(path)
+        for name, act in phases:
+            if watch is not None:
+                watch(name)
+            act()
     finally:  # after the rename there is nothing to remove
         temporary.unlink(missing_ok=True)
     _flush_to_disk(path.parent)
