@@ -311,7 +311,7 @@ class Engine:
             values = (one[position], two[position])
             if term.summed:
                 values = tuple(s.column(2 * position, to_host).sum() for s in (whole, pieces))
-            if not _alike(*map(np.asarray, values)):
+            if not _alike(np.asarray(values[0]), np.asarray(values[1])):
                 self._whole_only = True
                 self.notes[term.name] = OWN_TAIL
         if not _alike(

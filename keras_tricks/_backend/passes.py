@@ -245,11 +245,11 @@ def update_pass(
         tracker = keras_private.loss_tracker(model)
         if tracker is not None:
             tracker.update_state(total, sample_weight=rows)
-        logs = model.compute_metrics(x, y, forward.y_pred, sample_weight=sample_weight)
+        logs = settled(model.compute_metrics(x, y, forward.y_pred, sample_weight=sample_weight))
         new = current(scope, variables, values)
     _note_terms(entries, sums, facts)
     numbers = [ops.cast(n, "float32") for i in sorted(sums) for n in sums[i][:2]]
-    return new, [*numbers, ops.cast(rest, "float32")], dict(logs or {})
+    return new, [*numbers, ops.cast(rest, "float32")], logs
 
 
 def _rest(model: keras.Model, total: Any, sums: dict[int, Any], entries: list[Any]) -> Any:
@@ -303,7 +303,22 @@ def results_pass(
 ) -> dict[str, Any]:
     """What the metrics say with `values` in their variables."""
     with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
-        return dict(model.get_metrics_result())
+        return settled(model.get_metrics_result())
+
+
+def settled(logs: dict[str, Any]) -> dict[str, Any]:
+    """Results as tensors: a metric may return its variable, which outside of the scope is another.
+
+    Call it inside the scope. On TensorFlow even `convert_to_tensor` returns the variable.
+    """
+    return {
+        name: settled(value)
+        if isinstance(value, dict)
+        else value.value
+        if isinstance(value, Variable)
+        else value
+        for name, value in (logs or {}).items()
+    }
 
 
 def reset_values(model: keras.Model, variables: list[Variable]) -> list[Any]:

@@ -118,12 +118,12 @@ def stepped(
     mapping += zip(runner.carried, carried, strict=True)
     mapping += zip(runner.metrics, metrics, strict=True)
     with keras.StatelessScope(state_mapping=mapping) as scope:
-        logs = runner.model.test_step(data)
+        logs = passes.settled(runner.model.test_step(data))
         keras_private.clear_losses(runner.model)
     return (
         passes.current(scope, runner.carried, carried),
         passes.current(scope, runner.metrics, metrics),
-        dict(logs),
+        logs,
     )
 
 
