@@ -61,7 +61,7 @@ def steps_consumed(model: keras.Model) -> int:
 
     Updates made without our callbacks since we last looked are counted from the optimizer.
     """
-    iterations = keras_private.raw_iterations(model)
+    iterations = _backend.updates(model)
     if model not in _counts:
         return iterations
     step, then = _counts[model]
@@ -70,7 +70,7 @@ def steps_consumed(model: keras.Model) -> int:
 
 def remember_steps(model: keras.Model, step: int) -> None:
     """Keeps the step for the next `fit`, beside the optimizer's own count."""
-    _counts[model] = (step, keras_private.raw_iterations(model))
+    _counts[model] = (step, _backend.updates(model))
 
 
 def begin(trick: Trick, model: keras.Model, kind: type[Trick]) -> None:
@@ -117,6 +117,8 @@ class Run:
         self.members = members
         self.params = dict(members[0].params or {})
         self._callbacks = weakref.ref(callbacks) if callbacks is not None else None
+        # Keras gives the model another one at the beginning of each `fit`.
+        self._history = getattr(model, "history", None)
         self._welcomed: list[Trick] = []
         self._events: dict[Path, Events] = {}
         self.step = self.step_before = self.first_step_number = steps_consumed(model)
@@ -147,7 +149,7 @@ class Run:
 
     def leads(self, trick: Trick) -> bool:
         """Whether `trick` is the one whose hooks stand for all."""
-        return self.active and self.members[0] is trick
+        return self.active and self.members[:1] == [trick]
 
     def welcomes(self, trick: Trick, callbacks: keras.callbacks.CallbackList | None) -> bool:
         """Whether `trick` begins with this run; it does so once."""
@@ -197,7 +199,7 @@ class Run:
             self.abandon()
             raise
         if self.limit is not None and self.limit <= self.step:
-            keras_private.skip_all_epochs(model, int(self.params.get("epochs", 1)))
+            keras_private.skip_all_epochs(model)
 
     def epoch_begin(self, epoch: int) -> None:
         self.epoch, self.epoch_step, self.metrics_taken = epoch, 0, False
@@ -244,12 +246,19 @@ class Run:
         if not self.active:
             return
         self.active = False
+        self._dismiss()
+        self._finish()
+
+    def _dismiss(self) -> None:
+        """Lets every trick know that `fit` was interrupted; none hears anything after that."""
         for member in self.members:
             member.on_abandon()
-        if self.step > self.first_step_number:
+        if self.members and self.step > self.first_step_number:
             text = f"Training was interrupted after step {self.step}."
             self._close([Finding(text, PROBLEM), *self.findings()])
-        self._finish()
+        self.members, self.limit = [], None
+        for events in self._events.values():
+            events.close()
 
     def _finish(self) -> None:
         self.active = False
@@ -279,6 +288,10 @@ class Run:
 
     def before(self, steps_per_execution: int) -> int:
         """How many steps may run now."""
+        if self.members and getattr(self.model, "history", None) is not self._history:
+            # Another `fit`, without tricks, after one that raised and whose exception somebody
+            # keeps. Its steps count.
+            self._dismiss()
         if self.limit is None:
             return steps_per_execution
         allowed = max(0, min(steps_per_execution, self.limit - self.step))

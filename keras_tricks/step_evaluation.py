@@ -130,7 +130,8 @@ class StepEvaluation(Trick):
         self._window.epoch_ended(_backend.metric_state(self.model))
 
     def on_epoch(self, epoch: int, logs: dict[str, Any]) -> None:
-        last = epoch + 1 >= int(self.run.params.get("epochs", 0)) or self.model.stop_training
+        # A `CallbackList` of the user's own need not know how many there are.
+        last = epoch + 1 == self.run.params.get("epochs") or self.model.stop_training
         if self.every_steps is None or (last and self.at_end):
             self._evaluate_once()
         if self.epoch_logs and self.history["step"]:

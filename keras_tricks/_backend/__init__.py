@@ -75,13 +75,19 @@ def publish(model: keras.Model, state: Any) -> None:
 def executed_steps(model: keras.Model, size: int, memory: dict[str, float]) -> int:
     """Steps of an execution of up to `size`, for data whose length nobody knows.
 
+def updates(model: keras.Model) -> int:
+    """Updates that the optimizer was asked for, 0 without one or before it is built."""
+    counter = keras_private.update_counter(model)
+    return 0 if counter is None else int(keras.ops.convert_to_numpy(read(counter)))
+
+
     The loop runs inside TensorFlow's graph. The optimizer counts its steps, except that loss
     scaling leaves out overflows; then the rows that the loss's mean has counted tell it.
     `memory` keeps what the last call of this epoch read.
     """
     tracker = keras_private.loss_tracker(model)
     rows = 0.0 if tracker is None else float(keras.ops.convert_to_numpy(read(tracker.count)))
-    iterations = float(keras_private.raw_iterations(model))
+    iterations = float(updates(model))
     new_rows = rows - memory.get("rows", 0.0)
     new_iterations = iterations - memory.get("iterations", iterations - size)
     memory.update(rows=rows, iterations=iterations)

@@ -243,23 +243,22 @@ def innermost_optimizer(optimizer: Any) -> Any | None:
     return optimizer
 
 
-def raw_iterations(model: keras.Model) -> int:
-    """Updates the optimizer was asked for.
+def update_counter(model: keras.Model) -> Variable | None:
+    """The variable that counts the updates which the optimizer was asked for.
 
     The public `iterations` divides by `gradient_accumulation_steps`; the private counter
     behind it does not.
     """
     optimizer = innermost_optimizer(getattr(model, "optimizer", None))
-    counter = getattr(optimizer, "_iterations", None)
-    return 0 if counter is None else int(keras.ops.convert_to_numpy(counter.value))
+    return getattr(optimizer, "_iterations", None)
 
 
-def skip_all_epochs(model: keras.Model, epochs: int) -> None:
+def skip_all_epochs(model: keras.Model) -> None:
     """Lets the running `fit` begin after its last epoch, so that it trains nothing.
 
     `fit` reads the attribute after `on_train_begin`; it has no other way to train zero steps.
     """
-    model._initial_epoch = epochs
+    model._initial_epoch = sys.maxsize
 
 
 def restore_initial_epoch(model: keras.Model) -> None:
