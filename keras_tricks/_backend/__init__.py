@@ -72,14 +72,14 @@ def publish(model: keras.Model, state: Any) -> None:
     _module.publish(model, state)
 
 
-def executed_steps(model: keras.Model, size: int, memory: dict[str, float]) -> int:
-    """Steps of an execution of up to `size`, for data whose length nobody knows.
-
 def updates(model: keras.Model) -> int:
     """Updates that the optimizer was asked for, 0 without one or before it is built."""
     counter = keras_private.update_counter(model)
     return 0 if counter is None else int(keras.ops.convert_to_numpy(read(counter)))
 
+
+def executed_steps(model: keras.Model, size: int, memory: dict[str, float]) -> int:
+    """Steps of an execution of up to `size`, for data whose length nobody knows.
 
     The loop runs inside TensorFlow's graph. The optimizer counts its steps, except that loss
     scaling leaves out overflows; then the rows that the loss's mean has counted tell it.

@@ -173,6 +173,7 @@ def seed_states(model: keras.Model) -> list[Variable]:
             found[id(generator.state)] = generator.state
     return list(found.values())
 
+
 def global_seed_generator() -> keras.random.SeedGenerator | None:
     """What random operations without a seed draw from, None before the first of them."""
     generator: keras.random.SeedGenerator | None = (
@@ -184,7 +185,6 @@ def global_seed_generator() -> keras.random.SeedGenerator | None:
 def set_global_seed_generator(generator: keras.random.SeedGenerator | None) -> None:
     """Puts another in its place; with None Keras makes a new one when it is asked for."""
     keras.src.backend.common.global_state.set_global_attribute("global_seed_generator", generator)
-
 
 
 def metric_variables(model: keras.Model) -> list[Variable]:
