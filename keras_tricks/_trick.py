@@ -22,6 +22,9 @@ class Trick(keras.callbacks.Callback):
     state back.
     """
 
+    evaluates = False
+    """Whether it announces evaluations of its own, beside which Keras's validation steps back."""
+
     closes_with_block = False
     """Whether `close` shows the findings of all tricks, in place of the run."""
 

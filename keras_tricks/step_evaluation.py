@@ -64,6 +64,8 @@ class StepEvaluation(Trick):
         {'step': []}
     """
 
+    evaluates = True
+
     def __init__(
         self,
         validation_data: Any,
