@@ -1,5 +1,7 @@
 """What a deep-learning engineer learns the hard way about training loops, as Keras callbacks."""
 
+from keras_tricks.best_checkpoints import BestCheckpoints
+from keras_tricks.checkpoints import Checkpoint, Checkpoints
 from keras_tricks.evaluate import evaluate
 from keras_tricks.recommended import recommended
 from keras_tricks.step_budget import StepBudget
@@ -7,4 +9,13 @@ from keras_tricks.step_evaluation import StepEvaluation
 
 __version__ = "0.1.0"
 
-__all__ = ["StepBudget", "StepEvaluation", "__version__", "evaluate", "recommended"]
+__all__ = [
+    "BestCheckpoints",
+    "Checkpoint",
+    "Checkpoints",
+    "StepBudget",
+    "StepEvaluation",
+    "__version__",
+    "evaluate",
+    "recommended",
+]

@@ -36,6 +36,10 @@ is_chief = _module.is_chief
 peak_device_bytes = _module.peak_device_bytes
 latest_rows = _module.latest_rows
 build = _module.build
+strategy_scope = _module.strategy_scope
+copies = _module.copies
+to_host = _module.to_host
+as_array = _module.as_array
 STOP: tuple[type[BaseException], ...] = _module.STOP
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 
 from keras_tricks._backend import keras_private, passes
 from keras_tricks._backend.runner import Data, Runner, cut, take_rows
@@ -325,6 +326,68 @@ def build(model: keras.Model, batch: Data) -> None:
     """Creates what an evaluation reads."""
     if not keras_private.is_built(model):
         keras_private.build(model, batch)
+
+
+def strategy_scope(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
+    """JAX has no strategies."""
+    del model
+    return contextlib.nullcontext()
+
+
+@jax.jit
+def _copied(values: list[Any]) -> list[Any]:
+    return [jnp.copy(value) for value in values]
+
+
+def copies(variables: list[keras.Variable], *, copy: bool) -> tuple[list[Any], bool]:
+    """Values of variables, and whether they are on the host: see `snapshot.Snapshot`.
+
+    The next step takes over the buffers of the values themselves.
+    """
+    values = [variable.value for variable in variables]
+    if not copy:
+        return values, False
+    places: dict[Any, list[int]] = {}
+    for index, value in enumerate(values):
+        places.setdefault(frozenset(value.sharding.device_set), []).append(index)
+    copied: list[Any] = list(values)
+    try:
+        for devices, indices in places.items():
+            group = [values[index] for index in indices]
+            if any(_lacks_room(device, group) for device in devices):
+                return [_host_copy(value) for value in values], True
+            # One call for all that lies on the same devices: one compilation, none later.
+            for index, value in zip(indices, _copied(group), strict=True):
+                copied[index] = value
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return [_host_copy(value) for value in values], True
+    return copied, False
+
+
+def _lacks_room(device: Any, values: list[Any]) -> bool:
+    """Whether copies do better on the host: no room is left, or the device is the host."""
+    if device.platform == "cpu":
+        return True
+    stats = device.memory_stats() or {}
+    needed = sum(value.nbytes for value in values)
+    free = stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0)
+    return bool(stats.get("bytes_limit")) and free < 1.1 * needed
+
+
+def _host_copy(value: Any) -> np.ndarray:
+    return np.array(value)
+
+
+def to_host(value: Any) -> np.ndarray:
+    """A value as an array of the host."""
+    return np.asarray(value)
+
+
+def as_array(value: Any) -> np.ndarray:
+    """A value of the host as an array that shares its memory."""
+    return np.asarray(value)
 
 
 RUNNER = JaxRunner

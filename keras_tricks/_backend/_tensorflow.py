@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 # Private: TensorFlow shows no other way to the generator of the seeds of its eager operations.
@@ -332,6 +333,37 @@ def build(model: keras.Model, batch: Data) -> None:
         scope = model.distribute_strategy.scope()
     with scope:
         keras_private.build(model, batch)
+
+
+def strategy_scope(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
+    """Where variables of the model are created."""
+    if replicas(model) > 1 and not tf.distribute.has_strategy():
+        return model.distribute_strategy.scope()
+    return contextlib.nullcontext()
+
+
+def copies(variables: list[keras.Variable], *, copy: bool) -> tuple[list[Any], bool]:
+    """Values of variables, and whether they are on the host: see `snapshot.Snapshot`.
+
+    A value that was read shares the variable's buffer; TensorFlow gives the variable another one
+    at its next assignment. What never changes is so never copied.
+    """
+    del copy
+    try:
+        return [tf.identity(read(variable)) for variable in variables], False
+    except tf.errors.ResourceExhaustedError:
+        return [to_host(read(variable)) for variable in variables], True
+
+
+def to_host(value: Any) -> Any:
+    """A tensor on the CPU."""
+    with tf.device("CPU:0"):
+        return tf.identity(value)
+
+
+def as_array(value: Any) -> np.ndarray:
+    """A tensor of the CPU as an array that shares its memory."""
+    return np.asarray(value)
 
 
 RUNNER = TensorFlowRunner

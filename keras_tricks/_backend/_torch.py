@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import ml_dtypes
+import numpy as np
 import torch
 
 from keras_tricks._backend import keras_private, passes
@@ -155,6 +157,36 @@ def build(model: keras.Model, batch: Data) -> None:
     """Creates what an evaluation reads."""
     if not keras_private.is_built(model):
         keras_private.build(model, batch)
+
+
+def strategy_scope(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
+    """PyTorch has no strategies."""
+    del model
+    return contextlib.nullcontext()
+
+
+def copies(variables: list[keras.Variable], *, copy: bool) -> tuple[list[Any], bool]:
+    """Values of variables, and whether they are on the host: see `snapshot.Snapshot`."""
+    values = [variable.value.detach() for variable in variables]
+    if not copy:
+        return values, False
+    try:
+        return [value.clone() for value in values], False
+    except torch.OutOfMemoryError:
+        return [value.to("cpu", copy=True) for value in values], True
+
+
+def to_host(value: Any) -> Any:
+    """A tensor on the CPU."""
+    return value.cpu()
+
+
+def as_array(value: Any) -> np.ndarray:
+    """A tensor of the CPU as an array that shares its memory."""
+    value = value.detach()
+    if value.dtype == torch.bfloat16:  # which NumPy has from elsewhere
+        return np.asarray(value.view(torch.uint16)).view(ml_dtypes.bfloat16)
+    return np.asarray(value)
 
 
 RUNNER = TorchRunner

@@ -1,0 +1,424 @@
+"""`kt.BestCheckpoints`: the best N checkpoints, written behind training's back."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import keras
+import numpy as np
+
+from keras_tricks import host
+from keras_tricks._backend import saving
+from keras_tricks._backend.loading import seeds_in
+from keras_tricks._backend.snapshot import Live, Snapshot
+from keras_tricks._background import Background
+from keras_tricks._checkpoint_files import read
+from keras_tricks._direction import Direction, direction_of
+from keras_tricks._files import check_writable
+from keras_tricks._index import Record, Rule, kept, merged, number
+from keras_tricks._monitor import Monitor, check_monitor
+from keras_tricks._run import ADVICE, PROBLEM, Evaluation, Finding, remember_steps
+from keras_tricks._schedule import check_every
+from keras_tricks._shelf import Checkpoint, Mode, Shelf, check_mode
+from keras_tricks._store import Store
+from keras_tricks._trick import Trick
+
+Existing = Literal["error", "continue", "replace"]
+
+
+class BestCheckpoints(Trick):
+    """Keeps the checkpoints of the best evaluations and of the newest.
+
+    A save happens at each evaluation by `StepEvaluation`; without one in the same `fit`, at each of
+    Keras's own validations. The state is copied at once; another thread writes it, so that training
+    hardly waits. Kept are the union of the `keep` best and the `keep_last` newest.
+
+    The files are Keras's own, with optimizer state. `checkpoints.json` beside them lists every
+    evaluation, kept or not, so that the choice can be made later: see `Checkpoints`.
+
+    Args:
+        directory: Where the checkpoints go; made where it is missing. On a local disk.
+        monitor: Name of the value that tells which checkpoints are best.
+        mode: "min" if lower is better, "max" if higher. "auto" knows every metric of Keras, and
+            that a loss is minimised.
+        keep: How many of the best to keep, at least 1.
+        keep_last: How many of the newest to keep, from 0.
+        existing: What to do with a directory that holds another run, one whose last step lies ahead
+            of this model's: "error"; "continue" ranks on with what is there; "replace" deletes
+            what an earlier run kept there, also where it does not lie ahead.
+        save_weights_only: Whether to write `.weights.h5` in place of `.keras`: for a model whose
+            configuration cannot be saved.
+        background: Whether another thread writes. False lets training wait for each save.
+        verbose: 1 prints a line for each checkpoint.
+
+    Attributes:
+        error: Why the latest save that failed did so, None if none did.
+        failures: Saves that failed.
+        waits: Saves that had to wait for the one before.
+        wait_seconds: How long they waited, together.
+
+    Raises:
+        TypeError: If an argument is of the wrong type.
+        ValueError: If a value is out of range. When `fit` begins, if the directory holds another
+            run or the model's configuration cannot be saved; after its first step, if "auto" does
+            not know the direction; at the first evaluation, if there is no such value.
+        OSError: When `fit` begins, if the directory cannot be written.
+
+    Example:
+        >>> keras_tricks.BestCheckpoints("run/checkpoints", monitor="val_accuracy", keep=3).best
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        monitor: str = "val_loss",
+        mode: Mode = "auto",
+        keep: int = 5,
+        keep_last: int = 1,
+        existing: Existing = "error",
+        save_weights_only: bool = False,
+        background: bool = True,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__()
+        self.directory = Path(directory)
+        self.monitor = check_monitor(monitor)
+        self.mode: Mode = check_mode(mode)
+        self.keep = check_every("keep", keep)
+        self.keep_last = 0 if _is_zero(keep_last) else check_every("keep_last", keep_last)
+        self.existing = _check_existing(existing)
+        self.save_weights_only = bool(save_weights_only)
+        self.background = bool(background)
+        self.verbose = verbose
+        self.error: str | None = None
+        self.failures = 0
+        self.waits = 0
+        self.wait_seconds = 0.0
+        self._store = Store(self.directory)
+        self._background = Background("keras_tricks-checkpoints")
+        self._opened_for: weakref.ref[keras.Model] | None = None
+        self._variables: list[keras.Variable] = []
+        self._monitor = Monitor(self.monitor, self.mode)
+        self._submitted: Record | None = None
+        self._messages: list[str] = []
+        self._said: set[str] = set()
+
+    # Results.
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """The kept ones: by their value, best first, then those whose value was not finite."""
+        return self._shelf.checkpoints
+
+    @property
+    def best(self) -> Checkpoint | None:
+        """The one with the best value, None if there is none."""
+        return self._shelf.best
+
+    @property
+    def last(self) -> Checkpoint | None:
+        """The newest one, None if there is none."""
+        return self._shelf.last
+
+    def select(
+        self,
+        *,
+        monitor: str | None = None,
+        mode: Mode = "auto",
+        between: tuple[int, int] | None = None,
+    ) -> Checkpoint:
+        """The best of the kept ones by any recorded value: see `Checkpoints.select`."""
+        return self._shelf.select(monitor, mode, between)
+
+    def restore(self, model: keras.Model | None = None, *, step: int | None = None) -> keras.Model:
+        """Loads a checkpoint after `fit`: weights, optimizer state and seed generators.
+
+        Args:
+            model: The model to load it into; by default the one that was trained.
+            step: Its step; None for the best that can be read.
+
+        Returns:
+            The model.
+
+        Raises:
+            FileNotFoundError: If no checkpoint can be read.
+            ValueError: If there is none of that step, or it is damaged or does not fit the model.
+        """
+        self._background.wait()
+        model, restored = self._shelf.restore(model or self.model, step)
+        remember_steps(model, restored)
+        return model
+
+    def average(self, top: int = 3, *, model: keras.Model | None = None) -> keras.Model:
+        """Assigns the mean of the best checkpoints' weights: see `Checkpoints.average`.
+
+        Args:
+            top: How many.
+            model: The model whose weights are assigned; by default the one that was trained.
+        """
+        self._background.wait()
+        return self._shelf.average(top, model or self.model)
+
+    @property
+    def _shelf(self) -> Shelf:
+        return Shelf(self.directory, self._store.index)
+
+    # Hooks.
+
+    def on_begin(self) -> None:
+        self._variables = []
+        self._monitor = Monitor(self.monitor, self.mode)
+        model = self.run.model
+        again = self._opened_for is not None and self._opened_for() is model
+        self._opened_for = weakref.ref(model)
+        if not self.run.chief:
+            return
+        if not self.save_weights_only:
+            _check_configuration(model)
+        check_writable(self.directory, name="directory")
+        if not again:
+            self._open()
+        self._speak()
+
+    def on_step(self, step: int) -> None:
+        self._resolve()
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self._speak()
+        evaluators = sum(member.evaluates for member in self.run.members)
+        values = {**evaluation.training, **evaluation.metrics}
+        aside = evaluation.by_fit and evaluators > 0
+        aside = aside or not self._monitor.is_among(values, evaluators)
+        if not aside:
+            self._resolve()
+            self.run.prepare_save()
+        if not self.run.chief:
+            return
+        metrics = {name: _plain(value) for name, value in values.items()}
+        record = Record(evaluation.step, evaluation.epoch, metrics, evaluation.by_fit)
+        if not aside and self._wanted(record):
+            self._save(record)
+        else:
+            self._background.submit(lambda: self._note(record))
+        if not self.background:
+            self._background.wait()
+
+    def on_end(self) -> None:
+        self._finish()
+
+    def on_abandon(self) -> None:
+        self._finish()
+
+    def summary(self) -> list[Finding]:
+        found = []
+        if self.failures:
+            text = f"{self.failures} checkpoints could not be written: {self.error}."
+            found.append(Finding(text, PROBLEM))
+        if self.waits:
+            text = (
+                f"{self.waits} saves waited {self.wait_seconds:.3g} s for the one before: evaluate "
+                "less often, or write to a faster disk."
+            )
+            found.append(Finding(text, ADVICE))
+        if self.run.chief:
+            found.append(self._outcome())
+        return found
+
+    # What the training thread does.
+
+    def _open(self) -> None:
+        """Judges what the directory holds, and takes it up or not."""
+        self._store = Store(self.directory)
+        self._submitted = None
+        if self.existing == "error":
+            last = read(self.directory)[0].last_step
+            if last is not None and last > self.run.step:
+                raise ValueError(
+                    f"`directory` must not hold another run, got {str(self.directory)!r}: its last "
+                    f"evaluation was at step {last}, this model is at step {self.run.step}. Pass "
+                    'another directory, `existing="continue"` to rank on, or `existing="replace"` '
+                    "to delete the checkpoints there."
+                )
+        # The direction is known when the model is built; nothing is ranked or deleted before.
+        guess = self.mode if self.mode != "auto" else direction_of(self.monitor) or "min"
+        self._store.open(self._rule(guess), fresh=self.existing == "replace")
+
+    def _rule(self, mode: Direction) -> Rule:
+        return Rule(self.monitor, mode, self.keep, self.keep_last)
+
+    def _resolve(self) -> None:
+        """Finds out once, from the compiled model, which way each value is better."""
+        if self._monitor.direction is None:
+            direction = self._monitor.resolve(self.run.model, self.run.members)
+            self._background.wait()
+            self._store.index = replace(self._store.index, rule=self._rule(direction))
+
+    def _wanted(self, record: Record) -> bool:
+        """Whether a checkpoint of this evaluation would be kept, and is not there already."""
+        last = self._submitted
+        if last is not None and merged(last, record) is not None:
+            return False
+        if self.keep_last:
+            return True
+        assert self._store.index.rule is not None
+        trial = [*self._store.index.records, replace(record, file="step-00000000.keras")]
+        return (
+            number(record.metrics[self.monitor]) is not None
+            and kept(trial, self._store.index.rule)[-1]
+        )
+
+    def _save(self, record: Record) -> None:
+        """Copies the state and hands it over; waits only if the one before is not yet written."""
+        if self._background.busy:
+            self.waits += 1
+            self.wait_seconds += self._background.wait()
+        self._submitted = record
+        model = self.model
+        if not self._variables:
+            self._variables = saving.saved_variables(model)
+        kind = Snapshot if self.background else Live
+        snapshot = kind(self._variables, copy=self.background)
+        self._background.submit(lambda: self._write(record, model, snapshot))
+
+    def _finish(self) -> None:
+        """Waits for the save under way, and leaves the index in order."""
+        self._background.wait()
+        self._variables = []
+        if self._opened_for is None or not self._store.index.records:
+            return
+        try:
+            self._store.close()
+        except OSError as error:
+            self._tell(f"the index could not be written: {_words(error)}")
+        self._speak()
+
+    def _speak(self) -> None:
+        """Says what the other thread had to say, each thing once."""
+        messages = [*self._store.messages, *self._messages]
+        self._store.messages.clear()
+        self._messages.clear()
+        for message in messages:
+            if message not in self._said:
+                self._said.add(message)
+                self.report(f"{message}.")
+
+    def _outcome(self) -> Finding:
+        """The best, and how far the last is from it."""
+        best, last = self.best, self.last
+        if last is None:
+            why = "no evaluation was stored" if self.run.evaluations else "nothing was evaluated"
+            return Finding(
+                f"No checkpoint was kept: {why}. Add `kt.StepEvaluation(validation_data)`, or pass "
+                "`validation_data` to `fit`.",
+                PROBLEM,
+            )
+        if best is None:
+            text = f"{self.monitor} was never finite; the newest weights are in {last.path}."
+            return Finding(text, PROBLEM)
+        value = f"{self.monitor} {best.metrics[self.monitor]:.4g}"
+        text = f"Best {value} at step {best.step}"
+        if last.step != best.step:
+            text += f", {last.metrics[self.monitor]:.4g} at the last, step {last.step}"
+        return Finding(f"{text}. The best is {best.path}.")
+
+    # What the writing thread does.
+
+    def _write(self, record: Record, model: keras.Model, snapshot: Snapshot) -> None:
+        suffix = ".weights.h5" if self.save_weights_only else ".keras"
+        writer = saving.write_weights if self.save_weights_only else saving.write_model
+
+        def save() -> None:
+            snapshot.to_host()
+            self._learn(record)
+            bad = snapshot.not_finite(model.weights)
+            if bad is not None:
+                self._tell(f"the weights of {bad} are not finite, so that they were not stored")
+                self._store.add(replace(record, note=f"not stored: {bad} is not finite"))
+                return
+            seeds = seeds_in(model, snapshot)
+            self._store.save(
+                record,
+                lambda path: writer(model, path, snapshot),
+                suffix=suffix,
+                seeds={"seeds": seeds} if seeds else None,
+            )
+            if self.verbose:
+                self._announce(record)
+
+        self._attempt(save, record)
+
+    def _note(self, record: Record) -> None:
+        def add() -> None:
+            self._learn(record)
+            self._store.add(record)
+
+        self._attempt(add, None)
+
+    def _learn(self, record: Record) -> None:
+        """Records which way each value is better, for those who choose later."""
+        index = self._store.index
+        new = {name: self._monitor.direction_of(name) for name in record.metrics}
+        self._store.index = replace(index, directions={**index.directions, **new})
+
+    def _attempt(self, act: Callable[[], None], record: Record | None) -> None:
+        """A fault costs this save alone, and is told at the next evaluation."""
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001  whatever a model's own code raises
+            self.error = _words(error)
+            self.failures += 1
+            self._tell(f"a checkpoint could not be written: {self.error}")
+            if record is not None:
+                lost = replace(record, note=f"not stored: {self.error}")
+                self._attempt(lambda: self._store.add(lost), None)
+
+    def _tell(self, message: str) -> None:
+        self._messages.append(message)
+
+    def _announce(self, record: Record) -> None:
+        best = self.best
+        place = "the best so far" if best is not None and best.step == record.step else "stored"
+        value = record.metrics[self.monitor]
+        host.say(f"BestCheckpoints: step {record.step}: {self.monitor} {value:.4g}, {place}.")
+
+
+def _check_existing(existing: object) -> Existing:
+    if existing not in ("error", "continue", "replace"):
+        raise ValueError(
+            f'`existing` must be "error", "continue" or "replace", got {existing!r}. '
+            'Pass `existing="continue"` to rank on with what is there.'
+        )
+    return existing
+
+
+def _is_zero(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value == 0
+
+
+def _check_configuration(model: keras.Model) -> None:
+    """A model that cannot be written is known before it is trained."""
+    try:
+        saving.check_configuration(model)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise ValueError(
+            "`save_weights_only` must be True for a model whose configuration cannot be saved, got "
+            f"False: {error} Give its classes a `get_config`, or pass `save_weights_only=True`."
+        ) from error
+
+
+def _words(error: Exception) -> str:
+    """What went wrong, without the temporary name in which it did."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
