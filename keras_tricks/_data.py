@@ -105,13 +105,19 @@ class Batches:
         return Batch(*data, rows, rows)
 
     def iterate(
-        self, default_batch_size: int = KERAS_BATCH_SIZE, *, multiple_of: int = 1, pad: bool = True
+        self,
+        default_batch_size: int = KERAS_BATCH_SIZE,
+        *,
+        multiple_of: int = 1,
+        at_least: int = 0,
+        pad: bool = True,
     ) -> Generator[Batch, None, None]:
         """Reads the data once.
 
         Args:
             default_batch_size: Rows of a batch of arrays if no `batch_size` was given.
             multiple_of: What the size of a padded batch is rounded up to a multiple of.
+            at_least: Rows that a padded batch has at least.
             pad: Whether to fill every batch to one size, that of the largest so far. Examples of
                 different shapes, as when sequences are bucketed by length, have a size for each
                 shape. Ragged and sparse tensors are never padded.
@@ -138,7 +144,7 @@ class Batches:
                 if pad and dense:
                     key = layout(data)
                     largest = self._largest[key] = max(rows, self._largest.get(key, 0))
-                    size = math.ceil(largest / multiple_of) * multiple_of
+                    size = math.ceil(max(largest, at_least) / multiple_of) * multiple_of
                 yield Batch(*padded(data, size), rows, size)
         if empty:
             raise ValueError(no_rows(self._name))

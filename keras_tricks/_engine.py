@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,14 +67,16 @@ class Sums:
         column: np.ndarray = self.table(to_host)[:, index]
         return column
 
-    def values(self, terms: list[passes.Term], to_host: Any) -> tuple[list[float], float]:
-        """Value of each loss over all examples, and of the rest."""
+    def values(
+        self, terms: list[passes.Term], to_host: Any, by_rows: Container[int] = ()
+    ) -> tuple[list[float], float]:
+        """Value of each loss over all examples, and of the rest; see `loss_values`."""
         rows = np.asarray(self.rows, "float64")
-        return loss_values(self.table(to_host), rows, [term.summed for term in terms])
+        return loss_values(self.table(to_host), rows, [term.summed for term in terms], by_rows)
 
 
 def loss_values(
-    table: np.ndarray, rows: np.ndarray, summed: list[bool]
+    table: np.ndarray, rows: np.ndarray, summed: list[bool], by_rows: Container[int] = ()
 ) -> tuple[list[float], float]:
     """Losses over all examples from the sums of each batch.
 
@@ -85,12 +87,16 @@ def loss_values(
         table: Shape `[batches, 2 * losses + 1]`.
         rows: Rows of each batch, shape `[batches]`.
         summed: Whether each loss is a `sum`.
+        by_rows: Losses that depend on their whole batch: their values are weighted by rows.
     """
     values = []
     for index, is_sum in enumerate(summed):
         numerators, denominators = table[:, 2 * index], table[:, 2 * index + 1]
         if is_sum:
             values.append(float((numerators * rows).sum() / rows.sum()))
+        elif index in by_rows:
+            means = np.divide(numerators, denominators, out=0 * numerators, where=denominators != 0)
+            values.append(float((means * rows).sum() / rows.sum()))
         else:
             total = denominators.sum()
             values.append(float(numerators.sum() / total) if total else 0.0)
@@ -111,6 +117,8 @@ class Engine:
         self.own_step = keras_private.is_overridden(model, "test_step")
         self._own_tail = False
         self._whole_only = False
+        self._own_tail_losses: set[int] = set()
+        self._sizes: set[int] = set()
         self._forward_probed = False
         self._update_probed = False
         if self.own_step:
@@ -141,6 +149,7 @@ class Engine:
         stream = batches.iterate(
             default_batch_size,
             multiple_of=self.runner.multiple_of,
+            at_least=self._compiled_size(batches.batch_size or default_batch_size),
             pad=not self.own_step,
         )
         try:
@@ -159,6 +168,7 @@ class Engine:
                 _backend.build(model, (batch.x, batch.y, batch.sample_weight))
                 carried, metrics = self.runner.start()
             sums.rows.append(batch.rows)
+            self._sizes.add(batch.size)
             if self.own_step:
                 data = (batch.x, batch.y, batch.sample_weight)
                 carried, metrics, logs = self.runner.test_step(carried, metrics, data)
@@ -168,6 +178,15 @@ class Engine:
         if not sums.rows:
             raise ValueError("The evaluation data gave no batch. Pass data with examples.")
         return self._results(model, sums, metrics, logs)
+
+    def _compiled_size(self, batch_size: int) -> int:
+        """The size to fill a set to that is smaller than one batch.
+
+        That which a model is fixed to, or that of the batches before, where its forward pass
+        has been compiled; a set that is always smaller keeps its own.
+        """
+        fixed = keras_private.fixed_batch_size(self.runner.model)
+        return fixed or (batch_size if batch_size in self._sizes else 0)
 
     def _check_mesh(self, batches: Batches, default_batch_size: int) -> None:
         """A user's `test_step` cannot be given a part of a padded batch."""
@@ -313,6 +332,7 @@ class Engine:
                 values = tuple(s.column(2 * position, to_host).sum() for s in (whole, pieces))
             if not _alike(np.asarray(values[0]), np.asarray(values[1])):
                 self._whole_only = True
+                self._own_tail_losses.add(position)
                 self.notes[term.name] = OWN_TAIL
         if not _alike(
             np.asarray(one_rest), np.asarray(two_rest), abs(one_rest) + sum(map(abs, one))
@@ -332,7 +352,7 @@ class Engine:
         if not sums.numbers:
             return results
         terms = self.runner.facts.terms
-        values, rest = sums.values(terms, self.runner.to_host)
+        values, rest = sums.values(terms, self.runner.to_host, self._own_tail_losses)
         exact = {}
         names = keras_private.loss_metric_names(model)
         if names:

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-
-Variable = keras.Variable
+from keras import Variable
 
 
 def loss_tracker(model: keras.Model) -> keras.metrics.Mean | None:
@@ -103,9 +102,10 @@ def given_losses(model: keras.Model, losses: list[Any]) -> Iterator[None]:
 def added_losses(model: keras.Model) -> list[str]:
     """Layers behind the first of `model.losses`: those added in the last call.
 
-    Only these can depend on the batch; what follows them comes from the weights.
+    Only these can depend on the batch; what follows them comes from the weights. Inside a
+    stateless scope the scope keeps them, and each layer knows which are its own.
     """
-    return [layer.name for layer in flatten_layers(model) for _ in layer._losses]
+    return [layer.name for layer in flatten_layers(model) for _ in layer._get_own_losses()]
 
 
 def clear_losses(model: keras.Model) -> None:
@@ -154,6 +154,14 @@ def regularized(model: keras.Model) -> list[tuple[Variable, Any]]:
     Inside one, `model.losses` reads them from the scope alone.
     """
     return [(v, v.value) for v in model.trainable_variables if v.regularizer is not None]
+
+
+def fixed_batch_size(model: keras.Model) -> int | None:
+    """The only batch size that a model takes, as a stateful RNN does; None for any."""
+    for tensor in keras.tree.flatten(getattr(model, "inputs", None) or []):
+        if tensor.shape and tensor.shape[0] is not None:
+            return int(tensor.shape[0])
+    return None
 
 
 def rnn_states(model: keras.Model) -> list[Variable]:

@@ -86,7 +86,7 @@ def forward_pass(
         carried: Variables whose new values the next batch starts from.
         facts: Receives what the trace shows.
     """
-    with keras.StatelessScope(state_mapping=mapping) as scope:
+    with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
         given = {variable_id: id(value) for variable_id, value in scope.state_mapping.items()}
         y_pred = keras_private.call_inference(model, x)
         losses = list(model.losses)

@@ -117,7 +117,7 @@ def stepped(
     mapping = keras_private.regularized(runner.model)
     mapping += zip(runner.carried, carried, strict=True)
     mapping += zip(runner.metrics, metrics, strict=True)
-    with keras.StatelessScope(state_mapping=mapping) as scope:
+    with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
         logs = passes.settled(runner.model.test_step(data))
         keras_private.clear_losses(runner.model)
     return (
