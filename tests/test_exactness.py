@@ -11,22 +11,18 @@ from tests.exact import forms, table
 from tests.exact.case import (
     BATCH_SIZES,
     SIZES,
-    Case,
+    against_keras,
     differences,
     faults,
-    model_of,
     possible,
-    right_values,
     rows_of,
 )
+from tests.exact.replicas import BATCH_SIZE, data_parallel, faults_on, mirrored
 from tests.exact.situation import SITUATIONS, examples, features, targets
 
 TORCH = keras.backend.backend() == "torch"
 JITS = (False,) if TORCH else (False, True)
-# At a batch size of its own Keras is right about these only where the whole set is one batch.
-ANY_BATCH = {"sum, weights [n]", "test_step"} | {
-    name for name, s in SITUATIONS.items() if s.notes - {"recall_fn"}
-}
+JIT = keras.backend.backend() == "jax"  # where both would do: the quicker one
 
 
 @pytest.mark.parametrize("case", table.cases(TORCH), ids=str)
@@ -60,27 +56,10 @@ def test_the_table_holds_every_pair():
     assert wanted - held == set()
 
 
-@pytest.mark.parametrize("name", [name for name, s in SITUATIONS.items() if not s.fixed])
+@pytest.mark.backend("torch")  # quick there; `python -m tests.exact` asks every backend
+@pytest.mark.parametrize("name", SITUATIONS)
 def test_the_reference_agrees_with_keras_where_keras_is_right(name):
-    rows = 51
-    batch_size = 20 if name in ANY_BATCH else rows
-    x, y, weight = examples(name, rows)
-    keras_says = model_of(name, not TORCH, batch_size).evaluate(
-        x, y, sample_weight=weight, batch_size=batch_size, verbose=0, return_dict=True
-    )
-    case = Case("arrays", batch_size, rows, name, not TORCH)
-    assert not differences(keras_says, right_values(case))
-
-
-@pytest.mark.backend("tensorflow", "torch")
-def test_the_reference_of_states_agrees_with_keras_on_full_batches():
-    x, y, weight = examples("stateful RNN", 60)
-    keras_says = model_of("stateful RNN", False, 20).evaluate(
-        x, y, sample_weight=weight, batch_size=20, verbose=0, return_dict=True
-    )
-    right = right_values(Case("arrays", 20, 60, "stateful RNN", False))
-    model_of("stateful RNN", False, 20).layers[0].reset_states()
-    assert not differences(keras_says, right)
+    assert not against_keras(name, jit=False)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +67,7 @@ def test_the_reference_of_states_agrees_with_keras_on_full_batches():
 )
 def test_names_what_is_not_exact_once(name, capsys):
     x, y, _ = examples(name, 51)
-    model = SITUATIONS[name].build(False, 20)
+    model = SITUATIONS[name].build(JIT, 20)
     (due,) = SITUATIONS[name].notes
     for _ in range(2):
         assert due in kt.evaluate(model, x, y, batch_size=20).notes
@@ -98,7 +77,7 @@ def test_names_what_is_not_exact_once(name, capsys):
 def test_a_model_that_was_never_called():
     name = "subclassed model"
     x, y, weight = examples(name, 51)
-    model = SITUATIONS[name].build(False, 20)
+    model = SITUATIONS[name].build(JIT, 20)
     got = kt.evaluate(model, x, y, weight, batch_size=20)
     again = model.evaluate(x, y, sample_weight=weight, batch_size=51, verbose=0, return_dict=True)
     assert not differences(got, again)
@@ -118,18 +97,70 @@ class Counted(keras.layers.Layer):
 
 
 @pytest.mark.backend("tensorflow", "jax")
-@pytest.mark.parametrize("loss", ["mse", keras.losses.MeanSquaredError(reduction="sum")])
-def test_a_ragged_batch_does_not_trace_the_forward_pass_again(loss):
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum"])
+@pytest.mark.parametrize("ragged", [65, 95, 20])
+def test_a_ragged_batch_does_not_trace_the_forward_pass_again(reduction, ragged):
     layers = [keras.Input((4,)), Counted(), keras.layers.Dense(1)]
     model = keras.Sequential(layers)
+    loss = keras.losses.MeanSquaredError(reduction=reduction)
     model.compile("sgd", loss, metrics=["mae"], jit_compile=True)
     rng = np.random.default_rng(0)
     x, y = features(rng), targets(rng)
     kt.evaluate(model, x[:64], y[:64], batch_size=32)
     before = Counted.traces
-    for rows in (65, 95, 20):
-        kt.evaluate(model, x[:rows], y[:rows], batch_size=32)
+    kt.evaluate(model, x[:ragged], y[:ragged], batch_size=32)
     assert Counted.traces == before
+
+
+# Several devices --------------------------------------------------------------------------------
+
+ON_DEVICES = [
+    "F1Score",
+    "mask, mean, weights [n,time]",
+    "a loss function that is a mean",
+    "metrics and weighted_metrics",
+    "mean_with_sample_weight, weights [n]",
+    "sum, weights [n]",
+    "L2 regularisers",
+    "compute_loss",
+    "a loss function that is no mean",
+]
+BRIEFLY = ON_DEVICES[:3]
+
+
+def split(counts):
+    """Each situation on the first count of devices, a few of them on the others."""
+    first, *others = counts
+    return [(n, first) for n in ON_DEVICES] + list(itertools.product(BRIEFLY, others))
+
+
+@pytest.mark.backend("tensorflow")
+@pytest.mark.parametrize(("name", "replicas"), split([3, 2, 4]))
+def test_mirrored_replicas(name, replicas):
+    with mirrored(replicas):
+        model = SITUATIONS[name].build(False, BATCH_SIZE)
+    assert not faults_on(model, name)
+
+
+@pytest.mark.backend("jax")
+@pytest.mark.parametrize(("name", "devices"), split([4, 8]))
+def test_a_data_parallel_mesh(name, devices):
+    with data_parallel(devices):
+        model = SITUATIONS[name].build(True, BATCH_SIZE)
+        assert not faults_on(model, name)
+
+
+@pytest.mark.backend("tensorflow", "jax")
+def test_training_on_several_devices_goes_on_after_a_ragged_evaluation():
+    several = mirrored if keras.backend.backend() == "tensorflow" else data_parallel
+    with several(4):
+        model = SITUATIONS["L2 regularisers"].build(JIT, BATCH_SIZE)
+        x, y, _ = examples("L2 regularisers", 48)
+        kt.evaluate(model, x[:13], y[:13], batch_size=5)
+        before = model.get_weights()
+        model.fit(x, y, batch_size=16, verbose=0)
+    assert all(np.isfinite(w).all() for w in model.get_weights())
+    assert not np.array_equal(before[0], model.get_weights()[0])
 
 
 # Failure ----------------------------------------------------------------------------------------
@@ -154,12 +185,11 @@ def everything_of(model):
     return [np.array(keras.ops.convert_to_numpy(variable)) for variable in variables]
 
 
-@pytest.mark.parametrize("jit_compile", JITS)
-def test_a_failure_in_the_third_batch_changes_nothing(jit_compile):
+def test_a_failure_in_the_third_batch_changes_nothing():
     recurrent = keras.layers.SimpleRNN(2, stateful=True)
     inputs = keras.Input(batch_shape=(4, 3, 2))
     model = keras.Sequential([inputs, recurrent, keras.layers.Dropout(0.3), keras.layers.Dense(1)])
-    model.compile("adam", "mse", metrics=["mae"], jit_compile=jit_compile)
+    model.compile("adam", "mse", metrics=["mae"], jit_compile=JIT)
     rng = np.random.default_rng(0)
     x, y = features(rng, 6, 12).reshape(12, 3, 2), targets(rng, 1, 12)
     model.fit(x, y, batch_size=4, verbose=0)

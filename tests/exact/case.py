@@ -63,11 +63,14 @@ def _model(name: str, jit: bool, batch_size: int) -> keras.Model:
 
 @functools.cache
 def _predictions(name: str, jit: bool) -> Any:
+    if jit and SITUATIONS[name].rounds_when_compiled:
+        return model_of(name, jit, 0).predict(examples(name, ROWS)[0], batch_size=ROWS, verbose=0)
+    return predictions_of(model_of(name, jit, 0), name)
+
+
+def predictions_of(model: keras.Model, name: str) -> Any:
     """Returns the predictions for all 1001 examples, from one call of the model."""
     x, _, _ = examples(name, ROWS)
-    model = model_of(name, jit, 0)
-    if jit and SITUATIONS[name].rounds_when_compiled:
-        return model.predict(x, batch_size=ROWS, verbose=0)
     return keras.tree.map_structure(keras.ops.convert_to_numpy, model(x, training=False))
 
 
@@ -123,6 +126,27 @@ def faults(case: Case) -> list[str]:
     """Returns a sentence for each thing that is wrong in a case."""
     got, right = evaluated(case), right_values(case)
     return differences(got, right) + misnamed(case, got.notes)
+
+
+def against_keras(name: str, jit: bool) -> list[str]:
+    """Returns a sentence for each value in which the reference differs from Keras's own.
+
+    Keras is right where all examples are in one batch, and at any batch size about what depends
+    on the batch by definition. It needs full batches for states, which JAX does not carry.
+    """
+    subject = SITUATIONS[name]
+    by_batch = name in ("sum, weights [n]", "test_step") or subject.notes - {"recall_fn"}
+    rows, batch_size = (60, 20) if subject.fixed else (51, 20 if by_batch else 51)
+    if subject.fixed and keras.backend.backend() == "jax":
+        return []
+    case = Case("arrays", batch_size, rows, name, jit)
+    model, (x, y, weight) = model_of(name, jit, batch_size), examples(name, rows)
+    keras_says = model.evaluate(
+        x, y, sample_weight=weight, batch_size=batch_size, verbose=0, return_dict=True
+    )
+    for layer in model.layers if subject.fixed else ():
+        getattr(layer, "reset_states", lambda: None)()
+    return differences(keras_says, right_values(case))
 
 
 def product(torch: bool) -> Iterator[Case]:
