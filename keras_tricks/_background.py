@@ -22,7 +22,7 @@ class Background:
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._jobs: deque[Callable[[], None]] = deque()
+        self._jobs: deque[Callable[[], object]] = deque()
         self._thread: threading.Thread | None = None
 
     @property
@@ -30,7 +30,7 @@ class Background:
         """Whether a job is under way or waiting."""
         return self._thread is not None
 
-    def submit(self, job: Callable[[], None]) -> None:
+    def submit(self, job: Callable[[], object]) -> None:
         """Adds a job behind those that wait."""
         with self._lock:
             self._jobs.append(job)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,19 +13,17 @@ import numpy as np
 
 from keras_tricks import host
 from keras_tricks._backend import saving
-from keras_tricks._backend.loading import seeds_in
-from keras_tricks._backend.snapshot import Live, Snapshot
-from keras_tricks._background import Background
 from keras_tricks._checkpoint_files import read
 from keras_tricks._direction import Direction, direction_of
 from keras_tricks._files import check_writable
 from keras_tricks._index import Record, Rule, kept, merged, number
 from keras_tricks._monitor import Monitor, check_monitor
 from keras_tricks._run import ADVICE, PROBLEM, Evaluation, Finding, remember_steps
+from keras_tricks._run_directory import shown
 from keras_tricks._schedule import check_every
 from keras_tricks._shelf import Checkpoint, Mode, Shelf, check_mode
-from keras_tricks._store import Store
 from keras_tricks._trick import Trick
+from keras_tricks._writer import Writer
 
 Existing = Literal["error", "continue", "replace"]
 
@@ -96,17 +93,10 @@ class BestCheckpoints(Trick):
         self.save_weights_only = bool(save_weights_only)
         self.background = bool(background)
         self.verbose = verbose
-        self.error: str | None = None
-        self.failures = 0
-        self.waits = 0
-        self.wait_seconds = 0.0
-        self._store = Store(self.directory)
-        self._background = Background("keras_tricks-checkpoints")
+        self._writer = self._new_writer()
         self._opened_for: weakref.ref[keras.Model] | None = None
-        self._variables: list[keras.Variable] = []
         self._monitor = Monitor(self.monitor, self.mode)
         self._submitted: Record | None = None
-        self._messages: list[str] = []
         self._said: set[str] = set()
 
     # Results.
@@ -150,7 +140,7 @@ class BestCheckpoints(Trick):
             FileNotFoundError: If no checkpoint can be read.
             ValueError: If there is none of that step, or it is damaged or does not fit the model.
         """
-        self._background.wait()
+        self._writer.wait()
         model, restored = self._shelf.restore(model or self.model, step)
         remember_steps(model, restored)
         return model
@@ -162,32 +152,51 @@ class BestCheckpoints(Trick):
             top: How many.
             model: The model whose weights are assigned; by default the one that was trained.
         """
-        self._background.wait()
+        self._writer.wait()
         return self._shelf.average(top, model or self.model)
 
     @property
+    def error(self) -> str | None:
+        """Why the latest save that failed did so, None if none did."""
+        return self._writer.error
+
+    @property
+    def failures(self) -> int:
+        """Saves that failed."""
+        return self._writer.failures
+
+    @property
+    def waits(self) -> int:
+        """Saves that had to wait for the one before."""
+        return self._writer.waits
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long they waited, together."""
+        return self._writer.wait_seconds
+
+    @property
     def _shelf(self) -> Shelf:
-        return Shelf(self.directory, self._store.index)
+        return Shelf(self.directory, self._writer.store.index)
 
     # Hooks.
 
     def on_begin(self) -> None:
-        self._variables = []
         self._monitor = Monitor(self.monitor, self.mode)
+        self._said = set()
         model = self.run.model
-        again = self._opened_for is not None and self._opened_for() is model
+        if self.run.chief:
+            if not self.save_weights_only:
+                _check_configuration(model)
+            check_writable(self.directory, name="directory")
+            if self._opened_for is None or self._opened_for() is not model:
+                self._open()
+            self._speak()
         self._opened_for = weakref.ref(model)
-        if not self.run.chief:
-            return
-        if not self.save_weights_only:
-            _check_configuration(model)
-        check_writable(self.directory, name="directory")
-        if not again:
-            self._open()
-        self._speak()
 
     def on_step(self, step: int) -> None:
-        self._resolve()
+        if self._monitor.direction is None:
+            self._resolve()
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         self._speak()
@@ -201,13 +210,13 @@ class BestCheckpoints(Trick):
         if not self.run.chief:
             return
         metrics = {name: _plain(value) for name, value in values.items()}
+        directions = {name: self._monitor.direction_of(name) for name in metrics}
         record = Record(evaluation.step, evaluation.epoch, metrics, evaluation.by_fit)
         if not aside and self._wanted(record):
-            self._save(record)
+            self._submitted = record
+            self._writer.save(record, self.model, directions, self._announce)
         else:
-            self._background.submit(lambda: self._note(record))
-        if not self.background:
-            self._background.wait()
+            self._writer.note(record, directions)
 
     def on_end(self) -> None:
         self._finish()
@@ -234,7 +243,7 @@ class BestCheckpoints(Trick):
 
     def _open(self) -> None:
         """Judges what the directory holds, and takes it up or not."""
-        self._store = Store(self.directory)
+        self._writer = self._new_writer()
         self._submitted = None
         if self.existing == "error":
             last = read(self.directory)[0].last_step
@@ -247,7 +256,12 @@ class BestCheckpoints(Trick):
                 )
         # The direction is known when the model is built; nothing is ranked or deleted before.
         guess = self.mode if self.mode != "auto" else direction_of(self.monitor) or "min"
-        self._store.open(self._rule(guess), fresh=self.existing == "replace")
+        self._writer.store.open(self._rule(guess), fresh=self.existing == "replace")
+
+    def _new_writer(self) -> Writer:
+        return Writer(
+            self.directory, weights_only=self.save_weights_only, background=self.background
+        )
 
     def _rule(self, mode: Direction) -> Rule:
         return Rule(self.monitor, mode, self.keep, self.keep_last)
@@ -256,8 +270,7 @@ class BestCheckpoints(Trick):
         """Finds out once, from the compiled model, which way each value is better."""
         if self._monitor.direction is None:
             direction = self._monitor.resolve(self.run.model, self.run.members)
-            self._background.wait()
-            self._store.index = replace(self._store.index, rule=self._rule(direction))
+            self._writer.rule(self._rule(direction))
 
     def _wanted(self, record: Record) -> bool:
         """Whether a checkpoint of this evaluation would be kept, and is not there already."""
@@ -266,126 +279,55 @@ class BestCheckpoints(Trick):
             return False
         if self.keep_last:
             return True
-        assert self._store.index.rule is not None
-        trial = [*self._store.index.records, replace(record, file="step-00000000.keras")]
-        return (
-            number(record.metrics[self.monitor]) is not None
-            and kept(trial, self._store.index.rule)[-1]
-        )
-
-    def _save(self, record: Record) -> None:
-        """Copies the state and hands it over; waits only if the one before is not yet written."""
-        if self._background.busy:
-            self.waits += 1
-            self.wait_seconds += self._background.wait()
-        self._submitted = record
-        model = self.model
-        if not self._variables:
-            self._variables = saving.saved_variables(model)
-        kind = Snapshot if self.background else Live
-        snapshot = kind(self._variables, copy=self.background)
-        self._background.submit(lambda: self._write(record, model, snapshot))
+        index = self._writer.store.index
+        assert index.rule is not None
+        trial = [*index.records, replace(record, file="step-00000000.keras")]
+        ranks = number(record.metrics[self.monitor]) is not None
+        return ranks and kept(trial, index.rule)[-1]
 
     def _finish(self) -> None:
         """Waits for the save under way, and leaves the index in order."""
-        self._background.wait()
-        self._variables = []
-        if self._opened_for is None or not self._store.index.records:
-            return
-        try:
-            self._store.close()
-        except OSError as error:
-            self._tell(f"the index could not be written: {_words(error)}")
+        self._writer.close()
         self._speak()
 
     def _speak(self) -> None:
-        """Says what the other thread had to say, each thing once."""
-        messages = [*self._store.messages, *self._messages]
-        self._store.messages.clear()
-        self._messages.clear()
-        for message in messages:
+        """Says what was found amiss, each thing once."""
+        for message in self._writer.messages():
             if message not in self._said:
                 self._said.add(message)
                 self.report(f"{message}.")
 
-    def _outcome(self) -> Finding:
-        """The best, and how far the last is from it."""
-        best, last = self.best, self.last
-        if last is None:
-            why = "no evaluation was stored" if self.run.evaluations else "nothing was evaluated"
-            return Finding(
-                f"No checkpoint was kept: {why}. Add `kt.StepEvaluation(validation_data)`, or pass "
-                "`validation_data` to `fit`.",
-                PROBLEM,
-            )
-        if best is None:
-            text = f"{self.monitor} was never finite; the newest weights are in {last.path}."
-            return Finding(text, PROBLEM)
-        value = f"{self.monitor} {best.metrics[self.monitor]:.4g}"
-        text = f"Best {value} at step {best.step}"
-        if last.step != best.step:
-            text += f", {last.metrics[self.monitor]:.4g} at the last, step {last.step}"
-        return Finding(f"{text}. The best is {best.path}.")
-
-    # What the writing thread does.
-
-    def _write(self, record: Record, model: keras.Model, snapshot: Snapshot) -> None:
-        suffix = ".weights.h5" if self.save_weights_only else ".keras"
-        writer = saving.write_weights if self.save_weights_only else saving.write_model
-
-        def save() -> None:
-            snapshot.to_host()
-            self._learn(record)
-            bad = snapshot.not_finite(model.weights)
-            if bad is not None:
-                self._tell(f"the weights of {bad} are not finite, so that they were not stored")
-                self._store.add(replace(record, note=f"not stored: {bad} is not finite"))
-                return
-            seeds = seeds_in(model, snapshot)
-            self._store.save(
-                record,
-                lambda path: writer(model, path, snapshot),
-                suffix=suffix,
-                seeds={"seeds": seeds} if seeds else None,
-            )
-            if self.verbose:
-                self._announce(record)
-
-        self._attempt(save, record)
-
-    def _note(self, record: Record) -> None:
-        def add() -> None:
-            self._learn(record)
-            self._store.add(record)
-
-        self._attempt(add, None)
-
-    def _learn(self, record: Record) -> None:
-        """Records which way each value is better, for those who choose later."""
-        index = self._store.index
-        new = {name: self._monitor.direction_of(name) for name in record.metrics}
-        self._store.index = replace(index, directions={**index.directions, **new})
-
-    def _attempt(self, act: Callable[[], None], record: Record | None) -> None:
-        """A fault costs this save alone, and is told at the next evaluation."""
-        try:
-            act()
-        except Exception as error:  # noqa: BLE001  whatever a model's own code raises
-            self.error = _words(error)
-            self.failures += 1
-            self._tell(f"a checkpoint could not be written: {self.error}")
-            if record is not None:
-                lost = replace(record, note=f"not stored: {self.error}")
-                self._attempt(lambda: self._store.add(lost), None)
-
-    def _tell(self, message: str) -> None:
-        self._messages.append(message)
-
     def _announce(self, record: Record) -> None:
+        if not self.verbose:
+            return
         best = self.best
         place = "the best so far" if best is not None and best.step == record.step else "stored"
         value = record.metrics[self.monitor]
         host.say(f"BestCheckpoints: step {record.step}: {self.monitor} {value:.4g}, {place}.")
+
+    def _outcome(self) -> Finding:
+        """The best, and how far the last is from it."""
+        best, last = self.best, self.last
+        if last is None and not self.run.evaluations:
+            text = (
+                "No checkpoint was kept, since nothing was evaluated. Add "
+                "`kt.StepEvaluation(validation_data)`, or pass `validation_data` to `fit`."
+            )
+            return Finding(text, PROBLEM)
+        if last is None:
+            return Finding(f"No checkpoint was kept: {self._why_none()}.", PROBLEM)
+        if best is None:
+            text = f"{self.monitor} was never finite; the newest weights are in {shown(last.path)}."
+            return Finding(text, PROBLEM)
+        text = f"Best {self.monitor} {best.metrics[self.monitor]:.4g} at step {best.step}"
+        if last.step != best.step:
+            text += f", {last.metrics[self.monitor]:.4g} at the last, step {last.step}"
+        return Finding(f"{text}. The best is {shown(best.path)}.")
+
+    def _why_none(self) -> str:
+        records = self._writer.store.index.records
+        notes = [record.note for record in records if record.note is not None]
+        return notes[-1] if notes else "none was evaluated whose checkpoint is still there"
 
 
 def _check_existing(existing: object) -> Existing:
@@ -410,14 +352,6 @@ def _check_configuration(model: keras.Model) -> None:
             "`save_weights_only` must be True for a model whose configuration cannot be saved, got "
             f"False: {error} Give its classes a `get_config`, or pass `save_weights_only=True`."
         ) from error
-
-
-def _words(error: Exception) -> str:
-    """What went wrong, without the temporary name in which it did."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,162 @@
+"""Checkpoints written by another thread, one snapshot at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_tricks._backend import saving
+from keras_tricks._backend.loading import seeds_in
+from keras_tricks._backend.snapshot import Live, Snapshot
+from keras_tricks._background import Background
+from keras_tricks._direction import Direction
+from keras_tricks._index import Record, Rule
+from keras_tricks._store import Store
+
+Directions = Mapping[str, Direction | None]
+
+
+class Writer:
+    """Stores evaluations and checkpoints while training goes on.
+
+    Args:
+        directory: Where they go.
+        weights_only: Whether to write `.weights.h5` in place of `.keras`.
+        background: Whether training goes on meanwhile.
+
+    Attributes:
+        store: The directory. Its index may be read at any time, and changed after `wait`.
+        error: Why the latest save that failed did so, None if none did.
+        failures: Saves that failed.
+        waits: Saves that had to wait for the one before.
+        wait_seconds: How long they waited, together.
+    """
+
+    def __init__(self, directory: Path, *, weights_only: bool, background: bool) -> None:
+        self.store = Store(directory)
+        self.error: str | None = None
+        self.failures = 0
+        self.waits = 0
+        self.wait_seconds = 0.0
+        self._weights_only = weights_only
+        self._in_background = background
+        self._thread = Background("keras_tricks-checkpoints")
+        self._variables: list[keras.Variable] = []
+        self._messages: list[str] = []
+
+    def save(
+        self,
+        record: Record,
+        model: keras.Model,
+        directions: Directions,
+        stored: Callable[[Record], object],
+    ) -> None:
+        """Copies the state and hands it over; waits only for a copy that is not yet written.
+
+        Args:
+            record: The evaluation of this state.
+            model: The model, whose variables are current.
+            directions: Which way each value is better.
+            stored: Is told when the checkpoint is on disk.
+        """
+        if self._thread.busy:
+            self.waits += 1
+            self.wait_seconds += self._thread.wait()
+        if not self._variables:
+            self._variables = saving.saved_variables(model)
+        kind = Snapshot if self._in_background else Live
+        snapshot = kind(self._variables, copy=self._in_background)
+
+        def job() -> None:
+            if self._attempt(lambda: self._write(record, model, snapshot, directions), record):
+                stored(record)
+
+        self._submit(job)
+
+    def note(self, record: Record, directions: Directions) -> None:
+        """Adds an evaluation without a checkpoint."""
+
+        def add() -> None:
+            self._learn(directions)
+            self.store.add(record)
+
+        self._submit(lambda: self._attempt(add, None))
+
+    def rule(self, rule: Rule) -> None:
+        """Keeps by another rule from now on."""
+        self.wait()
+        self.store.index = replace(self.store.index, rule=rule)
+
+    def wait(self) -> None:
+        """Waits until all is written."""
+        self._thread.wait()
+
+    def close(self) -> None:
+        """Waits until all is written, leaves the index in order and lets the model go."""
+        self.wait()
+        self._variables = []
+        self._attempt(self.store.close, None)
+
+    def messages(self) -> list[str]:
+        """What has been found amiss since the last call."""
+        found = [*self.store.messages, *self._messages]
+        self.store.messages.clear()
+        self._messages.clear()
+        return found
+
+    def _submit(self, job: Callable[[], object]) -> None:
+        self._thread.submit(job)
+        if not self._in_background:
+            self._thread.wait()
+
+    def _write(
+        self, record: Record, model: keras.Model, snapshot: Snapshot, directions: Directions
+    ) -> None:
+        snapshot.to_host()
+        self._learn(directions)
+        bad = snapshot.not_finite(model.weights)
+        if bad is not None:
+            self._messages.append(
+                f"the weights of {bad} are not finite, so that no checkpoint is stored"
+            )
+            self.store.add(replace(record, note=f"not stored: {bad} is not finite"))
+            return
+        seeds = seeds_in(model, snapshot)
+        write = saving.write_weights if self._weights_only else saving.write_model
+        self.store.save(
+            record,
+            lambda path: write(model, path, snapshot),
+            suffix=".weights.h5" if self._weights_only else ".keras",
+            seeds={"seeds": seeds} if seeds else None,
+        )
+
+    def _learn(self, directions: Directions) -> None:
+        index = self.store.index
+        self.store.index = replace(index, directions={**index.directions, **directions})
+
+    def _attempt(self, act: Callable[[], object], record: Record | None) -> bool:
+        """A fault costs this save alone; whether there was none."""
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001  a model's own code may raise anything
+            self.error = words(error)
+            what = "the index" if record is None else "a checkpoint"
+            self._messages.append(f"{what} could not be written: {self.error}")
+            if record is not None:
+                self.failures += 1
+                lost = replace(record, note=f"not stored: {self.error}")
+                self._attempt(lambda: self.store.add(lost), None)
+            return False
+        return True
+
+
+def words(error: Exception) -> str:
+    """What went wrong, without the temporary name in which it did."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text: list[Any] = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
