@@ -48,7 +48,8 @@ class Window:
         new = difference(state, self._base)
         if self._pending is None or not _same_shapes(new, self._pending):
             return new
-        return [a + b for a, b in zip(new, self._pending, strict=True)]
+        with np.errstate(invalid="ignore"):
+            return [a + b for a, b in zip(new, self._pending, strict=True)]
 
 
 def difference(now: State, base: State | None) -> list[np.ndarray]:
@@ -62,7 +63,8 @@ def difference(now: State, base: State | None) -> list[np.ndarray]:
     current = [np.asarray(value) for value in now]
     if base is None or not _same_shapes(current, base):
         return current
-    differences = [a - b for a, b in zip(current, base, strict=True)]
+    with np.errstate(invalid="ignore"):  # a metric may be infinite, and what came since is unknown
+        differences = [a - b for a, b in zip(current, base, strict=True)]
     counts = [d for d in differences if d.ndim == 0]
     # A loss may be negative, a count cannot: the second variable of a mean is one.
     if len(counts) > 1 and counts[1] < 0:
