@@ -264,7 +264,7 @@ def _one_step(inner: Callable[..., Any], iterator: Any, eager: bool) -> Callable
     spec = getattr(iterator, "element_spec", None)
     kept = getattr(inner, "keras_tricks_step", None)
     if kept is not None and kept[0] == spec:
-        return kept[1]  # type: ignore[no-any-return]
+        return kept[1]
 
     @tf.autograph.experimental.do_not_convert
     def step(batch: Any) -> Any:

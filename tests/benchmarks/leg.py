@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -116,8 +117,8 @@ def evaluation_cost() -> list[dict[str, Any]]:
     for label, count in (("even set", 64 * 16), ("ragged set", 64 * 15 + 23)):
         x, y = examples(count, (28, 28, 1))
         variants: dict[str, Callable[[], Any]] = {
-            "keras": lambda x=x, y=y: model.evaluate(x, y, batch_size=64, verbose=0),
-            "keras_tricks": lambda x=x, y=y: kt.evaluate(model, x, y, batch_size=64),
+            "keras": partial(model.evaluate, x, y, batch_size=64, verbose=0),
+            "keras_tricks": partial(kt.evaluate, model, x, y, batch_size=64),
         }
         found = ratios(variants, ROUNDS)
         what = f"evaluation, {label}"
