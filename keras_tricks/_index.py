@@ -32,6 +32,7 @@ class Record:
         step: Step after which it was made.
         epoch: Epoch in which it was made, from 0.
         metrics: Values by name: numbers, or lists of them.
+        training: Training's means since the evaluation before, in the same form.
         by_fit: Whether it is Keras's own validation.
         file: Name of the checkpoint in the directory, None where there is none.
         size_bytes: Its size, None without a file.
@@ -47,6 +48,12 @@ class Record:
     size_bytes: int | None = None
     crc32: str | None = None
     note: str | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """All that can be monitored."""
+        return {**self.training, **self.metrics}
 
     def without_file(self, note: str | None = None) -> Record:
         """The evaluation alone."""
@@ -119,7 +126,7 @@ def comparable(records: Sequence[Record]) -> list[Record]:
 def ranked(records: Sequence[Record], monitor: str, mode: Direction) -> list[Record]:
     """The records with a finite `monitor`, best first; of equal ones the earlier is better."""
     sign = 1.0 if mode == "min" else -1.0
-    pairs = [(number(record.metrics.get(monitor)), record) for record in records]
+    pairs = [(number(record.values.get(monitor)), record) for record in records]
     finite = [(sign * value, record) for value, record in pairs if value is not None]
     return [record for _, record in sorted(finite, key=lambda pair: pair[0])]
 
@@ -140,7 +147,7 @@ def kept(records: Sequence[Record], rule: Rule) -> list[bool]:
     stored = [record for record in records if record.file is not None]
     if not stored:
         return [False] * len(records)
-    rivals = [record for record in comparable(stored) if rule.monitor in record.metrics]
+    rivals = [record for record in comparable(stored) if rule.monitor in record.values]
     newest = rivals[-rule.keep_last :] if rule.keep_last else []
     chosen = {
         id(record) for record in (*ranked(rivals, rule.monitor, rule.mode)[: rule.keep], *newest)
@@ -153,6 +160,7 @@ def merged(old: Record, new: Record) -> Record | None:
     """Two evaluations of one state as one, None if they contradict each other.
 
     Several `StepEvaluation` in one `fit` give several evaluations at a step, of other names each.
+    Their means of the training are over other windows; the first is kept.
     """
     if (old.step, old.by_fit) != (new.step, new.by_fit):
         return None
@@ -161,7 +169,11 @@ def merged(old: Record, new: Record) -> Record | None:
         for name in old.metrics.keys() & new.metrics.keys()
     ):
         return None
-    return replace(old, metrics={**old.metrics, **new.metrics})
+    return replace(
+        old,
+        metrics={**old.metrics, **new.metrics},
+        training={**new.training, **old.training},
+    )
 
 
 def added(index: Index, record: Record) -> Index:
@@ -174,16 +186,15 @@ def added(index: Index, record: Record) -> Index:
     earlier = _at_same_state(records, record)
     if earlier is None:
         return replace(index, records=(*records, record))
-    joined = merged(records[earlier], record) if record.file is None else None
-    if joined is not None:
-        records[earlier] = joined
+    old = records[earlier]
+    joined = merged(old, record)
+    if joined is not None and (record.file is None or old.file is None):
+        stored = record if old.file is None else old
+        records[earlier] = replace(stored, metrics=joined.metrics, training=joined.training)
         return replace(index, records=tuple(records))
-    old = records[earlier].file
-    if record.file is not None and old is not None:
-        index = replace(index, deleting=(*index.deleting, old))
-        records[earlier] = records[earlier].without_file(
-            "a later evaluation at this step replaced it"
-        )
+    if record.file is not None and old.file is not None:
+        index = replace(index, deleting=(*index.deleting, old.file))
+        records[earlier] = old.without_file("a later evaluation at this step replaced it")
     return replace(index, records=(*records, record))
 
 
@@ -217,6 +228,7 @@ def to_json(record: Record) -> str:
     """A record as one line of JSON; what is not finite as a string, which JSON can hold."""
     line = {"step": record.step, "epoch": record.epoch, "metrics": _encoded(dict(record.metrics))}
     optional = {
+        "training": _encoded(dict(record.training)) or None,
         "by_fit": record.by_fit or None,
         "file": record.file,
         "size_bytes": record.size_bytes,
@@ -300,6 +312,7 @@ def record_of(entry: Any) -> Record:
     for name, value in (("step", step), ("epoch", epoch)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ValueError(f"`{name}` must be a whole number from 0, got {value!r}")
+    training = entry.get("training", {})
     if not isinstance(metrics, dict):
         raise ValueError(f"`metrics` must be an object, got {metrics!r}")
     file, size, crc = entry.get("file"), entry.get("size_bytes"), entry.get("crc32")
@@ -309,7 +322,8 @@ def record_of(entry: Any) -> Record:
     return Record(
         step=cast(int, step),
         epoch=cast(int, epoch),
-        metrics={str(name): _decoded(value) for name, value in metrics.items()},
+        metrics=_decoded(metrics),
+        training=_decoded(training) if isinstance(training, dict) else {},
         by_fit=entry.get("by_fit") is True,
         file=file,
         size_bytes=size if file is not None and isinstance(size, int) else None,
@@ -368,6 +382,8 @@ def _encoded(value: Any) -> Any:
 
 
 def _decoded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _decoded(entry) for name, entry in value.items()}
     if isinstance(value, list):
         return [_decoded(entry) for entry in value]
     return _NOT_FINITE.get(value, value) if isinstance(value, str) else value

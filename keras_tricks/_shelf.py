@@ -26,7 +26,7 @@ class Checkpoint:
         rank: Its place by the monitored value, 1 is the best; None if that value was not finite.
         step: Training batches that its model had consumed.
         epoch: Epoch in which it was made, from 0.
-        metrics: Every value of its evaluation, by name.
+        metrics: Every value of its evaluation, by name, and training's means since the one before.
         path: A standard file of Keras.
     """
 
@@ -91,7 +91,7 @@ class Shelf:
             raise ValueError(f"`between` must hold a kept step, got {between!r}; kept are {steps}.")
         found = ranked(inside, monitor, direction)
         if not found:
-            names = sorted({name for record in stored for name in record.metrics})
+            names = sorted({name for record in stored for name in record.values})
             raise ValueError(
                 f"`monitor` must be a value that was recorded as a finite number, got {monitor!r}. "
                 f"Pass one of {names}."
@@ -133,7 +133,7 @@ class Shelf:
     def _seen(self, record: Record) -> Checkpoint:
         rank = self._ranks.get(id(record))
         path = self._path(record)
-        return Checkpoint(rank, record.step, record.epoch, dict(record.metrics), path)
+        return Checkpoint(rank, record.step, record.epoch, record.values, path)
 
     def _path(self, record: Record) -> Path:
         assert record.file is not None

@@ -191,10 +191,12 @@ class Store:
         text = json.dumps({**head, "evaluation": json.loads(to_json(record))})
         if len(text) <= _LONGEST_DESCRIPTION:
             return text
-        short = {name: v for name, v in record.metrics.items() if not isinstance(v, list)}
-        return json.dumps(
-            {**head, "evaluation": json.loads(to_json(replace(record, metrics=short)))}
+        metrics, training = (
+            {name: value for name, value in values.items() if not isinstance(value, list)}
+            for values in (record.metrics, record.training)
         )
+        short = replace(record, metrics=metrics, training=training)
+        return json.dumps({**head, "evaluation": json.loads(to_json(short))})
 
     def _put(self) -> None:
         self._tell("index")

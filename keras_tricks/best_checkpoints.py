@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -209,9 +210,14 @@ class BestCheckpoints(Trick):
             self.run.prepare_save()
         if not self.run.chief:
             return
-        metrics = {name: _plain(value) for name, value in values.items()}
-        directions = {name: self._monitor.direction_of(name) for name in metrics}
-        record = Record(evaluation.step, evaluation.epoch, metrics, evaluation.by_fit)
+        directions = {name: self._monitor.direction_of(name) for name in values}
+        record = Record(
+            evaluation.step,
+            evaluation.epoch,
+            _plain(evaluation.metrics),
+            evaluation.by_fit,
+            training=_plain(evaluation.training),
+        )
         if not aside and self._wanted(record):
             self._submitted = record
             self._writer.save(record, self.model, directions, self._announce)
@@ -282,7 +288,7 @@ class BestCheckpoints(Trick):
         index = self._writer.store.index
         assert index.rule is not None
         trial = [*index.records, replace(record, file="step-00000000.keras")]
-        ranks = number(record.metrics[self.monitor]) is not None
+        ranks = number(record.values[self.monitor]) is not None
         return ranks and kept(trial, index.rule)[-1]
 
     def _finish(self) -> None:
@@ -302,7 +308,7 @@ class BestCheckpoints(Trick):
             return
         best = self.best
         place = "the best so far" if best is not None and best.step == record.step else "stored"
-        value = record.metrics[self.monitor]
+        value = record.values[self.monitor]
         host.say(f"BestCheckpoints: step {record.step}: {self.monitor} {value:.4g}, {place}.")
 
     def _outcome(self) -> Finding:
@@ -354,5 +360,7 @@ def _check_configuration(model: keras.Model) -> None:
         ) from error
 
 
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as JSON can hold them."""
+    arrays = (np.ndarray, np.generic)
+    return {name: v.tolist() if isinstance(v, arrays) else v for name, v in values.items()}

@@ -113,6 +113,19 @@ def test_two_evaluations_at_one_step_join():
     assert joined.file == first.file
 
 
+def test_means_of_the_training_over_other_windows_are_no_contradiction():
+    first = Record(10, 0, {"val_loss": 1.0}, training={"loss": 2.0})
+    second = Record(10, 0, {"test_loss": 4.0}, training={"loss": 3.0})
+    (joined,) = added(added(Index(), first), second).records
+    assert joined.values == {"loss": 2.0, "val_loss": 1.0, "test_loss": 4.0}
+
+
+def test_the_checkpoint_may_come_with_the_second():
+    second = Record(10, 0, {"test_loss": 4.0})
+    (joined,) = added(added(Index(), second), records(1.0)[0]).records
+    assert joined == Record(10, 0, {"val_loss": 1.0, "test_loss": 4.0}, file="step-00000010.keras")
+
+
 def test_the_same_not_a_number_twice_is_no_contradiction():
     first, again = records(NAN)[0], Record(10, 0, {"val_loss": NAN, "val_mae": 1.0})
     assert len(added(added(Index(), first), again).records) == 1
@@ -149,7 +162,12 @@ FULL = Index(
     run="0a1b2c",
     directions={"val_loss": "min", "val_auc": "max", "val_mine": None},
     records=(
-        Record(10, 0, {"val_loss": 0.1 + 0.2, "val_auc": NAN, "val_counts": [1.0, INF]}),
+        Record(
+            10,
+            0,
+            {"val_loss": 0.1 + 0.2, "val_auc": NAN, "val_counts": [1.0, INF]},
+            training={"loss": NAN},
+        ),
         Record(20, 1, {"val_loss": -INF}, True, "step-00000020.keras", 123, "0badcafe"),
         Record(30, 1, {"val_loss": 1e-300}, note='not stored: "dense/kernel" is not finite'),
     ),
