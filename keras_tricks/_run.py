@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -208,8 +209,7 @@ class Run:
 
     def first_step(self) -> None:
         self.stepping = True
-        for member in self.members:
-            member.on_first_step()
+        self._tell(lambda member: member.on_first_step())
 
     def training_metrics(self) -> None:
         """Once an epoch: the training metrics are whole and still there."""
@@ -323,11 +323,15 @@ class Run:
         self.epoch_step += count
         if self.limit is not None and self.step >= self.limit:
             self.model.stop_training = True
+        self._tell(lambda member: member.on_step(self.step))
+
+    def _tell(self, call: Callable[[Trick], None]) -> None:
+        """Calls every trick where `fit` looks for the end of its data."""
         try:
             for member in self.members:
-                member.on_step(self.step)
+                call(member)
         except _backend.STOP as error:
-            # `fit` would take it for the end of its own data.
+            # `fit` would take it for that end, and the epoch would end in silence.
             raise RuntimeError(f"a callback ended with {type(error).__name__}: {error}") from error
 
     def _executed(self) -> int:

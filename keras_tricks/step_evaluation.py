@@ -106,12 +106,13 @@ class StepEvaluation(Trick):
         self.notes: dict[str, str] = {}
         self._window = Window()
         self._fit_seconds = 0.0
-        self._evaluation_seconds = 0.0
+        self._begun_at = 0
+        self._evaluated_at: int | None = None
 
     def on_begin(self) -> None:
         self._batches.first()
         self._window = Window()
-        self._fit_seconds = self._evaluation_seconds = 0.0
+        self._fit_seconds, self._begun_at, self._evaluated_at = 0.0, len(self.seconds), None
         if self.log_dir is not None and self.run.chief:
             self.run.events(self.log_dir / "train")
             self.run.events(self.log_dir / "validation")
@@ -147,19 +148,20 @@ class StepEvaluation(Trick):
 
     def summary(self) -> list[Finding]:
         found = [Finding(f"{name!r} is {text}.") for name, text in self.notes.items()]
-        if not self.seconds:
+        seconds = self.seconds[self._begun_at :]
+        if not seconds:
             return found
         # A `fit` that was interrupted has no end.
         fit_seconds = self._fit_seconds or host.clock() - self.run.started
-        count, share = len(self.seconds), self._evaluation_seconds / max(fit_seconds, 1e-9)
+        share = sum(seconds) / max(fit_seconds, 1e-9)
         newest = ", ".join(
             f"{name} {values[-1]:.4g}"
             for name, values in self.history.items()
             if name.startswith(self.prefix) and np.ndim(values[-1]) == 0
         )
         text = (
-            f"Step {self.history['step'][-1]}: {newest}. {count} evaluations took "
-            f"{self._evaluation_seconds:.3g} s, {share:.0%} of the run."
+            f"Step {self.history['step'][-1]}: {newest}. {len(seconds)} evaluations took "
+            f"{sum(seconds):.3g} s, {share:.0%} of the run."
         )
         return [Finding(text), *found]
 
@@ -174,11 +176,8 @@ class StepEvaluation(Trick):
 
     def _evaluate_once(self) -> None:
         """Evaluates unless that has been done at this very step."""
-        if self.run.step > self.run.first_step_number and self._last_step() != self.run.step:
+        if self.run.step > self.run.first_step_number and self._evaluated_at != self.run.step:
             self._evaluate(None)
-
-    def _last_step(self) -> int | None:
-        return self.history["step"][-1] if self.history["step"] else None
 
     def _evaluate(self, state: list[np.ndarray] | None) -> None:
         """Evaluates, keeps and announces; `state` are the training metrics' sums, if whole."""
@@ -205,8 +204,8 @@ class StepEvaluation(Trick):
         self._nested.evaluated({**training, **metrics})
 
     def _keep(self, step: int, values: dict[str, Any], seconds: float) -> None:
+        self._evaluated_at = step
         self.seconds.append(seconds)
-        self._evaluation_seconds += seconds
         earlier = len(self.history["step"])
         self.history["step"].append(step)
         for name in {**self.history, **values}:
