@@ -71,7 +71,10 @@ def evaluate(
         {'loss': 28.5}
     """
     if not isinstance(model, keras.Model):
-        raise TypeError(f"`model` must be a keras.Model, got {type(model).__name__}.")
+        raise TypeError(
+            f"`model` must be a keras.Model, got {type(model).__name__}. "
+            "Pass `evaluate(model, x, y)`."
+        )
     if not model.compiled:
         raise ValueError("`model` must be compiled. Call `model.compile(loss=...)` first.")
     batches = Batches(x, y, sample_weight, batch_size=batch_size, steps=steps, name="x", once=True)
