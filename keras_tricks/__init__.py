@@ -3,6 +3,7 @@
 from keras_tricks.best_checkpoints import BestCheckpoints
 from keras_tricks.checkpoints import Checkpoint, Checkpoints
 from keras_tricks.evaluate import evaluate
+from keras_tricks.pad_batches import pad_batches
 from keras_tricks.recommended import recommended
 from keras_tricks.step_budget import StepBudget
 from keras_tricks.step_evaluation import StepEvaluation
@@ -17,5 +18,6 @@ __all__ = [
     "StepEvaluation",
     "__version__",
     "evaluate",
+    "pad_batches",
     "recommended",
 ]

@@ -300,7 +300,11 @@ def test_a_mesh_divides_every_batch():
 def test_replicas_divide_every_batch():
     import tensorflow as tf
 
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    with tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"],
+        # Collectives of one process know one group of devices only, and tests have several.
+        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+    ).scope():
         model = model_of(weighted_metrics=["mae"])
     found = model.evaluate(pad_batches((X, Y), 8), return_dict=True, verbose=0)
     assert found["mae"] == pytest.approx(np.abs(predictions(model) - Y).mean(), rel=1e-5)

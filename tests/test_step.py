@@ -148,7 +148,11 @@ def test_under_a_mirrored_strategy():
     import tensorflow as tf
 
     steps = Steps()
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    with tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"],
+        # Collectives of one process know one group of devices only, and tests have several.
+        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+    ).scope():
         model = regression(0.01)
         # A multiple of the replicas, which Keras itself asks of the first batch.
         model.fit(X[:18], Y[:18], batch_size=4, epochs=2, verbose=0, callbacks=[steps])

@@ -20,7 +20,11 @@ def mirrored(replicas: int) -> Iterator[None]:
     import tensorflow as tf
 
     devices = [device.name for device in tf.config.list_logical_devices("CPU")[:replicas]]
-    with tf.distribute.MirroredStrategy(devices).scope():
+    with tf.distribute.MirroredStrategy(
+        devices,
+        # Collectives of one process know one group of devices only, and tests have several.
+        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+    ).scope():
         yield
 
 
