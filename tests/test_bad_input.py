@@ -51,7 +51,7 @@ EVALUATIONS = {
         (ValueError, "`every_steps`", "got 0.", "Pass `every_steps=1`"),
     ),
     "every_steps=2.5": (
-        lambda: kt.StepEvaluation((X, Y), every_steps=2.5),
+        lambda: kt.StepEvaluation((X, Y), every_steps=2.5),  # type: ignore[arg-type]
         (TypeError, "`every_steps`", "got 2.5.", "Pass `every_steps="),
     ),
     "every_steps=True": (
@@ -63,7 +63,7 @@ EVALUATIONS = {
         (ValueError, "`batch_size`", "got -1.", "Pass `batch_size="),
     ),
     "batch_size=1.5": (
-        lambda: kt.StepEvaluation((X, Y), batch_size=1.5),
+        lambda: kt.StepEvaluation((X, Y), batch_size=1.5),  # type: ignore[arg-type]
         (TypeError, "`batch_size`", "got 1.5.", "Pass `batch_size="),
     ),
     "steps=0": (
@@ -119,7 +119,7 @@ EVALUATIONS = {
         (TypeError, "`callbacks`", "got str.", "Pass instances"),
     ),
     "a misspelt keyword": (
-        lambda: kt.StepEvaluation((X, Y), evry_steps=5),
+        lambda: kt.StepEvaluation((X, Y), evry_steps=5),  # type: ignore[call-arg]
         (TypeError, "'evry_steps'"),
     ),
     "budget of 0": (
@@ -127,7 +127,7 @@ EVALUATIONS = {
         (ValueError, "`steps`", "got 0.", "Pass `steps=1`"),
     ),
     "budget of 2.5": (
-        lambda: kt.StepBudget(2.5),
+        lambda: kt.StepBudget(2.5),  # type: ignore[arg-type]
         (TypeError, "`steps`", "got 2.5.", "Pass `steps="),
     ),
 }
