@@ -52,6 +52,21 @@ def replaced_losses(model: keras.Model, losses: list[Any]) -> Iterator[None]:
         container._flat_losses = original
 
 
+def targets_by_output(model: keras.Model, y: Any, y_pred: Any) -> Any:
+    """The only target, at the place of the only output that has a loss.
+
+    Keras takes a tensor with as many rows as there are outputs for a list of their targets.
+    """
+    container = compile_loss(model)
+    losses = getattr(container, "_user_loss", None)
+    if not isinstance(losses, list | tuple) or not isinstance(y_pred, list | tuple):
+        return y
+    only = [loss is not None for loss in losses]
+    if keras.tree.is_nested(y) or len(only) != len(y_pred) or sum(only) != 1:
+        return y
+    return type(y_pred)(y if has_loss else None for has_loss in only)
+
+
 def loss_metric_names(model: keras.Model) -> list[str]:
     """Names of the means Keras keeps for each loss of a model with several."""
     container = compile_loss(model)

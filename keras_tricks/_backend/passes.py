@@ -225,6 +225,7 @@ def update_pass(
         adds); what `compute_metrics` returned.
     """
     x, y, sample_weight = data
+    y = keras_private.targets_by_output(model, y, forward.y_pred)
     for leaf, mask in zip(keras.tree.flatten(forward.y_pred), forward.masks, strict=True):
         if mask is not None:
             keras_private.set_mask(leaf, mask)
