@@ -2,6 +2,7 @@
 
 from keras_tricks.best_checkpoints import BestCheckpoints
 from keras_tricks.checkpoints import Checkpoint, Checkpoints
+from keras_tricks.doctor import doctor
 from keras_tricks.evaluate import evaluate
 from keras_tricks.pad_batches import pad_batches
 from keras_tricks.recommended import recommended
@@ -17,6 +18,7 @@ __all__ = [
     "StepBudget",
     "StepEvaluation",
     "__version__",
+    "doctor",
     "evaluate",
     "pad_batches",
     "recommended",

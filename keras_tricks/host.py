@@ -1,5 +1,6 @@
 """The machine: clock, memory of the process and of its container, stacks, lines of output."""
 
+import os
 import sys
 import threading
 import time
@@ -69,6 +70,22 @@ def _own_bytes(process: psutil.Process) -> int:
         return int(process.memory_info().rss)
     except psutil.NoSuchProcess:
         return 0
+
+
+def peak_process_bytes() -> int:
+    """The most memory that this process has had, with what its data workers have now.
+
+    Returns:
+        Resident bytes since the process began.
+    """
+    if os.name == "nt":
+        peak = int(psutil.Process().memory_info().peak_wset)
+    else:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak *= 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
+    return peak + process_bytes() - process_bytes(children=False)
 
 
 def memory_limit_bytes(
