@@ -60,7 +60,7 @@ def pad_batches(data: Any, batch_size: int | None = None) -> Any:
             `data` can be read only once. While reading: if a batch is larger than the first.
 
     Example:
-        >>> padded = pad_batches((np.zeros((5, 2)), np.arange(5)), batch_size=3)
+        >>> padded = keras_tricks.pad_batches((np.zeros((5, 2)), np.arange(5)), batch_size=3)
         >>> [weight.tolist() for x, y, weight in padded]
         [[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]]
     """

@@ -80,7 +80,8 @@ def recommended(
         OSError: If no directory can be made in `run_dir`.
 
     Example:
-        >>> callbacks = keras_tricks.recommended("run", ([[1.0]], [[0.0]]))
+        >>> validation_data = np.ones((8, 2)), np.zeros((8, 1))
+        >>> callbacks = keras_tricks.recommended("run", validation_data)
         >>> callbacks.evaluation.history
         {'step': []}
     """

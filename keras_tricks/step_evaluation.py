@@ -59,7 +59,8 @@ class StepEvaluation(Trick):
         OSError: If `log_dir` cannot be written, when `fit` begins.
 
     Example:
-        >>> evaluation = keras_tricks.StepEvaluation(([[1.0]], [[0.0]]), every_steps=100)
+        >>> validation_data = np.ones((8, 2)), np.zeros((8, 1))
+        >>> evaluation = keras_tricks.StepEvaluation(validation_data, every_steps=100)
         >>> evaluation.history
         {'step': []}
     """
