@@ -48,6 +48,12 @@ class Writer:
         self._variables: list[keras.Variable] = []
         self._messages: list[str] = []
 
+    def await_turn(self) -> None:
+        """Waits for a copy that is not yet written: there is never more than one."""
+        if self._thread.busy:
+            self.waits += 1
+            self.wait_seconds += self._thread.wait()
+
     def save(
         self,
         record: Record,
@@ -55,7 +61,7 @@ class Writer:
         directions: Directions,
         stored: Callable[[Record], object],
     ) -> None:
-        """Copies the state and hands it over; waits only for a copy that is not yet written.
+        """Copies the state and hands it over; call `await_turn` before.
 
         Args:
             record: The evaluation of this state.
@@ -63,9 +69,6 @@ class Writer:
             directions: Which way each value is better.
             stored: Is told when the checkpoint is on disk.
         """
-        if self._thread.busy:
-            self.waits += 1
-            self.wait_seconds += self._thread.wait()
         if not self._variables:
             self._variables = saving.saved_variables(model)
         kind = Snapshot if self._in_background else Live

@@ -220,6 +220,8 @@ class BestCheckpoints(Trick):
         )
         if not aside and self._wanted(record):
             self._submitted = record
+            self._writer.await_turn()
+            self._speak()
             self._writer.save(record, self.model, directions, self._announce)
         else:
             self._writer.note(record, directions)

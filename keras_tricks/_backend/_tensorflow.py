@@ -363,7 +363,8 @@ def to_host(value: Any) -> Any:
 
 def as_array(value: Any) -> np.ndarray:
     """A tensor of the CPU as an array that shares its memory."""
-    return np.asarray(value)
+    # A single number of a type that NumPy does not know is no array, and not worth sharing.
+    return np.asarray(value if value.shape.rank else value.numpy())
 
 
 RUNNER = TensorFlowRunner
