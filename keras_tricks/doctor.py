@@ -105,6 +105,10 @@ def doctor(model: keras.Model, train: Any, validation: Any = None) -> Report:
     Raises:
         TypeError: If `model` or the data is of the wrong kind.
         ValueError: If the model is not compiled, or there is no example.
+
+    Example:
+        >>> keras_tricks.doctor.__name__
+        'doctor'
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"`model` must be a keras.Model, got {type(model).__name__}.")
