@@ -26,7 +26,7 @@ SMALL_BATCH = 16
 HOST_SHARE, DEVICE_SHARE = 0.9, 0.95
 GIB = 2**30
 ONE_SHAPE_ADVICE = "Train on `kt.pad_batches(train)`, or drop the remainder."
-EXACT_ADVICE = "Take `kt.StepEvaluation` in `fit` and `kt.evaluate` elsewhere: they are exact."
+EXACT_ADVICE = "`kt.StepEvaluation` and `kt.evaluate` are exact."
 
 
 @dataclass(frozen=True)
@@ -360,7 +360,7 @@ def check_inside_epoch(exam: Exam) -> list[Finding]:
     values = ["{} {} instead of {}".format(n, *pair(read, exact)) for n, read, exact in found]
     sentence = (
         "`model.evaluate` called inside an epoch would spoil the training metrics: after "
-        f"{len(batches)} batches, {', '.join(values)}."
+        f"{len(batches)} batches they read {', '.join(values)}."
     )
     advice = "`kt.StepEvaluation` leaves them alone."
     return [Finding("inside an epoch", sentence, advice, numbers_of(found), would=True)]

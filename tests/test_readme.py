@@ -29,6 +29,11 @@ def without_numbers(text: str) -> list[str]:
     return re.sub(r"[\d.]+", "N", text).split()
 
 
+def without_memory(text: str) -> list[str]:
+    """The lines of an output; the memory in use differs from machine to machine."""
+    return re.sub(r"[\d.]+ of [\d.]+ GiB", "N of N GiB", text).splitlines()
+
+
 def test_every_block_runs_and_prints_what_stands_under_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,6 +45,9 @@ def test_every_block_runs_and_prints_what_stands_under_it(
             exec(compile(code, f"README block {number}", "exec"), namespace)  # noqa: S102
         if number == 0:
             assert without_numbers(printed.getvalue()) == without_numbers(shown)
+        elif "kt.doctor(" in code:
+            # XLA, where a backend has it, adds lines.
+            assert set(without_memory(shown)) <= set(without_memory(printed.getvalue()))
         elif shown:
             assert printed.getvalue() == shown
 
