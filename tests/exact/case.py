@@ -136,7 +136,8 @@ def against_keras(name: str, jit: bool) -> list[str]:
     """
     subject = SITUATIONS[name]
     by_batch = name in ("sum, weights [n]", "test_step") or subject.notes - {"recall_fn"}
-    rows, batch_size = (60, 20) if subject.fixed else (51, 20 if by_batch else 51)
+    rows = 60 if subject.fixed else 51
+    batch_size = 20 if subject.fixed or by_batch else rows
     if subject.fixed and keras.backend.backend() == "jax":
         return []
     case = Case("arrays", batch_size, rows, name, jit)

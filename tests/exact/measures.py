@@ -118,50 +118,43 @@ def build_weighted_metrics(jit_compile, batch_size):
 
 
 def three_classes(rng):
-    """One-hot targets of three classes, weights `[n]`."""
+    """Three classes, once one-hot and once as integers, each with weights `[n]`."""
     x = features(rng)
-    label = np.argmax(x[:, :3] + rng.normal(size=(1001, 3)), axis=-1)
-    return x, np.eye(3, dtype="float32")[label], weights(rng, 1001)
+    label = np.argmax(x[:, :3] + rng.normal(size=(1001, 3)), axis=-1).astype("int32")
+    w = {"hot": weights(rng, 1001), "label": weights(rng, 1001)}
+    return x, {"hot": np.eye(3, dtype="float32")[label], "label": label}, w
 
 
 def right_classes(r):
-    """Categorical cross entropy, accuracy, and F1 with and without weights."""
-    label = np.argmax(r.y, axis=-1)
+    """Cross entropy, accuracy, and F1 with and without weights."""
+    label, hot, p = r.y["label"], r.y["hot"], r.predictions
+    hot_loss = np64.loss(np64.crossentropy(label, p["hot"]), r.weight["hot"])
+    label_loss = np64.loss(np64.crossentropy(label, p["label"]), r.weight["label"])
     return {
-        "loss": np64.loss(np64.crossentropy(label, r.predictions), r.weight),
-        "acc": np.mean(np.argmax(r.predictions, -1) == label),
-        "f1": np64.f1(r.y, r.predictions),
-        "w_f1": np64.f1(r.y, r.predictions, r.weight),
+        "loss": hot_loss + label_loss,
+        "hot_loss": hot_loss,
+        "label_loss": label_loss,
+        "hot_acc": np.mean(np.argmax(p["hot"], -1) == label),
+        "hot_f1": np64.f1(hot, p["hot"]),
+        "hot_w_f1": np64.f1(hot, p["hot"], r.weight["hot"]),
+        "label_accuracy": np.mean(np.argmax(p["label"], -1) == label),
     }
 
 
-@situation("F1Score", three_classes, right=right_classes)
+@situation("classes, F1Score", three_classes, right=right_classes)
 def build_classes(jit_compile, batch_size):
-    net = keras.Sequential([keras.Input((4,)), dense(3, 6, activation="softmax")])
-    return compiled(
-        net,
-        jit_compile,
-        loss="categorical_crossentropy",
-        metrics=["acc", keras.metrics.F1Score(average="macro", name="f1")],
-        weighted_metrics=[keras.metrics.F1Score(average="macro", name="w_f1")],
-    )
-
-
-def integer_classes(rng):
-    """Integer labels, no weights."""
-    x, y, _ = three_classes(rng)
-    return x, np.argmax(y, axis=-1).astype("int32"), None
-
-
-def right_integer_classes(r):
-    """Sparse categorical cross entropy and accuracy."""
-    return {
-        "loss": np64.loss(np64.crossentropy(r.y, r.predictions)),
-        "accuracy": np.mean(np.argmax(r.predictions, -1) == r.y),
+    inputs = keras.Input((4,))
+    outputs = {
+        "hot": dense(3, 6, activation="softmax", name="hot")(inputs),
+        "label": dense(3, 7, activation="softmax", name="label")(inputs),
     }
-
-
-@situation("integer labels", integer_classes, right=right_integer_classes)
-def build_integer_classes(jit_compile, batch_size):
-    net = keras.Sequential([keras.Input((4,)), dense(3, 7, activation="softmax")])
-    return compiled(net, jit_compile, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    return compiled(
+        keras.Model(inputs, outputs),
+        jit_compile,
+        loss={"hot": "categorical_crossentropy", "label": "sparse_categorical_crossentropy"},
+        metrics={
+            "hot": ["acc", keras.metrics.F1Score(average="macro", name="f1")],
+            "label": ["accuracy"],
+        },
+        weighted_metrics={"hot": [keras.metrics.F1Score(average="macro", name="w_f1")]},
+    )

@@ -32,18 +32,6 @@ class Subclassed(keras.Model):
         return self.out(self.dropout(self.hidden(inputs), training=training))
 
 
-@situation(
-    "subclassed model",
-    weighted,
-    right=lambda r: {
-        "loss": np64.loss(np64.squared(r.y, r.predictions), r.weight),
-        "mae": np.mean(np64.absolute(r.y, r.predictions)),
-    },
-)
-def build_subclassed(jit_compile, batch_size):
-    return compiled(Subclassed(), jit_compile, loss="mse", metrics=["mae"])
-
-
 class WithPenalty(Subclassed):
     """`compute_loss` adds a mean over the examples."""
 
@@ -97,7 +85,7 @@ class WithMeasures(Subclassed):
 
 
 @situation(
-    "compute_metrics",
+    "subclassed model, compute_metrics",
     weighted,
     right=lambda r: {
         "loss": np64.loss(np64.squared(r.y, r.predictions), r.weight),

@@ -31,30 +31,15 @@ def two_inputs():
     return [left, right], keras.layers.Concatenate()([left, right])
 
 
-def error_and_mae(r):
-    """Mean squared error with weights, and the mean absolute error without."""
-    return {
-        "loss": np64.loss(np64.squared(r.y, r.predictions), r.weight),
-        "mae": np.mean(np64.absolute(r.y, r.predictions)),
-    }
-
-
-@situation(
-    "several inputs",
-    lambda rng: ([features(rng), features(rng, 2)], targets(rng), weights(rng, ROWS)),
-    right=error_and_mae,
-)
-def build_inputs(jit_compile, batch_size):
-    inputs, both = two_inputs()
-    return compiled(
-        keras.Model(inputs, dense(1, 11)(both)), jit_compile, loss="mse", metrics=["mae"]
-    )
-
-
 def two_outputs(as_dict, jit_compile, **settings):
     """Returns a compiled model with the outputs `a` `[n, 1]` and `b` `[n, 2]`."""
     inputs = keras.Input((4,))
-    hidden = dense(3, 13, activation="tanh")(inputs)
+    return with_outputs(inputs, inputs, as_dict, jit_compile, **settings)
+
+
+def with_outputs(inputs, tensor, as_dict, jit_compile, **settings):
+    """Returns a compiled model that makes both outputs of a tensor."""
+    hidden = dense(3, 13, activation="tanh")(tensor)
     outputs = {"a": dense(1, 14, name="a")(hidden), "b": dense(2, 15, name="b")(hidden)}
     model = keras.Model(inputs, outputs if as_dict else list(outputs.values()))
     return compiled(model, jit_compile, **settings)
@@ -95,8 +80,7 @@ DICT_LOSSES = {
 def build_named(jit_compile, batch_size):
     inputs, both = two_inputs()
     by_name = {tensor.name: tensor for tensor in inputs}
-    outputs = {"a": dense(1, 12, name="a")(both), "b": dense(2, 13, name="b")(both)}
-    return compiled(keras.Model(by_name, outputs), jit_compile, **DICT_LOSSES)
+    return with_outputs(by_name, both, True, jit_compile, **DICT_LOSSES)
 
 
 def right_one_loss(r):
@@ -110,13 +94,15 @@ def right_one_loss(r):
 
 
 @situation(
-    "an output without a loss, its target given",
-    lambda rng: (features(rng), [targets(rng), targets(rng, 2)], None),
+    "several inputs, an output without a loss, its target given",
+    lambda rng: ([features(rng), features(rng, 2)], [targets(rng), targets(rng, 2)], None),
     right=right_one_loss,
 )
 def build_target_given(jit_compile, batch_size):
     metrics = {"a": ["mae"], "b": ["mae"]}
-    return two_outputs(False, jit_compile, loss={"a": "mse", "b": None}, metrics=metrics)
+    return with_outputs(
+        *two_inputs(), False, jit_compile, loss={"a": "mse", "b": None}, metrics=metrics
+    )
 
 
 @situation(
@@ -157,58 +143,80 @@ def sequences(rng):
     return np.where(np.arange(TIME) < length, token, 0).astype("int32")
 
 
-def masked(rng, *weight_shape):
-    """Sequences, a target per time step, and weights of `weight_shape`."""
-    y = targets(rng, TIME)[..., None]
-    return sequences(rng), y, weights(rng, *weight_shape) if weight_shape else None
-
-
-def tagger(jit_compile, **settings):
-    """Returns a compiled model with a prediction per time step that carries the mask."""
+def embedded():
+    """Returns the input of token ids and their embedding, which carries the mask."""
+    inputs = keras.Input((TIME,), dtype="int32")
     table = keras.initializers.RandomNormal(seed=16)
-    embedding = keras.layers.Embedding(9, 3, mask_zero=True, embeddings_initializer=table)
-    net = keras.Sequential([keras.Input((TIME,), dtype="int32"), embedding, dense(1, 17)])
-    return compiled(net, jit_compile, **settings)
+    layer = keras.layers.Embedding(9, 3, mask_zero=True, embeddings_initializer=table)
+    return inputs, layer(inputs)
 
 
-def right_masked(reduction):
-    """Returns the calculation over valid time steps only."""
-
-    def right(r):
-        valid = r.x > 0
-        squares = np64.squared(r.y, r.predictions)
-        absolutes = np64.absolute(r.y, r.predictions)
-        loss = np64.loss(
-            squares, r.weight, mask=valid, reduction=reduction, batch_size=r.batch_size
-        )
-        return {
-            "loss": loss,
-            "mae": np64.mean(absolutes, mask=valid),
-            "w_mse": np64.mean(squares, r.weight, mask=valid),
-        }
-
-    return right
+def right_mask(r):
+    """Valid time steps only, in the loss and in both kinds of metrics."""
+    squares, absolutes = np64.squared(r.y, r.predictions), np64.absolute(r.y, r.predictions)
+    return {
+        "loss": np64.loss(squares, mask=r.x > 0),
+        "mae": np64.mean(absolutes, mask=r.x > 0),
+        "mse": np64.mean(squares, mask=r.x > 0),
+    }
 
 
-def register_masked(name, reduction, *weight_shape):
-    """Registers a tagger with this reduction and these weights."""
-
-    @situation(name, lambda rng: masked(rng, *weight_shape), right=right_masked(reduction))
-    def build(jit_compile, batch_size):
-        return tagger(
-            jit_compile,
-            loss=keras.losses.MeanSquaredError(reduction=reduction),
-            metrics=["mae"],
-            weighted_metrics=[keras.metrics.MeanSquaredError(name="w_mse")],
-        )
-
-
-register_masked("mask", "sum_over_batch_size")
-register_masked("mask, mean, weights [n,time]", "mean", ROWS, TIME)
-register_masked("mask, sum, weights [n,time]", "sum", ROWS, TIME)
-register_masked(
-    "mask, mean_with_sample_weight, weights [n,time]", "mean_with_sample_weight", ROWS, TIME
+@situation(
+    "mask",
+    lambda rng: (sequences(rng), targets(rng, TIME)[..., None], None),
+    right=right_mask,
 )
+def build_mask(jit_compile, batch_size):
+    inputs, tensor = embedded()
+    model = keras.Model(inputs, dense(1, 17)(tensor))
+    return compiled(model, jit_compile, loss="mse", metrics=["mae"], weighted_metrics=["mse"])
+
+
+# By output: the reduction of its loss.
+MASKED = {"average": "mean", "total": "sum", "by_weight": "mean_with_sample_weight"}
+
+
+def right_masked(r):
+    """Each output's loss by its own reduction, over valid time steps only."""
+    valid, losses = r.x > 0, {}
+    for name, reduction in MASKED.items():
+        losses[f"{name}_loss"] = np64.loss(
+            np64.squared(r.y[name], r.predictions[name]),
+            r.weight[name],
+            mask=valid,
+            reduction=reduction,
+            batch_size=r.batch_size,
+        )
+    squares = np64.squared(r.y["average"], r.predictions["average"])
+    absolutes = np64.absolute(r.y["total"], r.predictions["total"])
+    return {
+        **losses,
+        "loss": sum(losses.values()),
+        "average_w_mse": np64.mean(squares, r.weight["average"], mask=valid),
+        "total_mae": np64.mean(absolutes, mask=valid),
+    }
+
+
+@situation(
+    "mask, reductions, weights [n,time]",
+    lambda rng: (
+        sequences(rng),
+        {name: targets(rng, TIME)[..., None] for name in MASKED},
+        {name: weights(rng, ROWS, TIME) for name in MASKED},
+    ),
+    right=right_masked,
+)
+def build_masked(jit_compile, batch_size):
+    inputs, tensor = embedded()
+    outputs = {name: dense(1, len(name), name=name)(tensor) for name in MASKED}
+    mse = keras.losses.MeanSquaredError
+    return compiled(
+        keras.Model(inputs, outputs),
+        jit_compile,
+        loss={name: mse(reduction=reduction) for name, reduction in MASKED.items()},
+        metrics={"total": ["mae"]},
+        weighted_metrics={"average": [keras.metrics.MeanSquaredError(name="w_mse")]},
+    )
 
 
 @situation(
@@ -217,14 +225,9 @@ register_masked(
     right=lambda r: {"loss": np64.loss(np64.squared(r.y, r.predictions), r.weight)},
 )
 def build_rnn(jit_compile, batch_size):
-    table = keras.initializers.RandomNormal(seed=18)
-    layers = [
-        keras.layers.Embedding(9, 3, mask_zero=True, embeddings_initializer=table),
-        simple_rnn(19),
-        dense(1, 21),
-    ]
-    net = keras.Sequential([keras.Input((TIME,), dtype="int32"), *layers])
-    return compiled(net, jit_compile, loss="mse")
+    inputs, tensor = embedded()
+    model = keras.Model(inputs, dense(1, 21)(simple_rnn(19)(tensor)))
+    return compiled(model, jit_compile, loss="mse")
 
 
 def simple_rnn(seed, **settings):

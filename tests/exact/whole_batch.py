@@ -8,16 +8,7 @@ import keras
 import numpy as np
 
 from tests.exact import arithmetic as np64
-from tests.exact.situation import (
-    ROWS,
-    compiled,
-    dense,
-    features,
-    regression,
-    situation,
-    targets,
-    weights,
-)
+from tests.exact.situation import ROWS, compiled, dense, features, regression, situation, targets
 
 
 def plain(rng):
@@ -39,34 +30,25 @@ class SpreadLoss(keras.layers.Layer):
 
 
 def right_add_loss(r):
-    """Mean squared error, plus the variance of each batch's inputs."""
-    spread = per_batch(r, lambda b: 0.2 * np.mean(np.var(np64.exact(b.x), axis=0)))
+    """Mean squared error, plus the variance and the activity of each batch's inputs."""
+
+    def added(b):
+        x = np64.exact(b.x)
+        return 0.2 * np.mean(np.var(x, axis=0)) + 0.1 * np.sum(x**2) / b.rows
+
     return {
-        "loss": np64.loss(np64.squared(r.y, r.predictions)) + spread,
+        "loss": np64.loss(np64.squared(r.y, r.predictions)) + per_batch(r, added),
         "mae": np.mean(np64.absolute(r.y, r.predictions)),
     }
 
 
-@situation("add_loss", plain, right=right_add_loss, notes={"spread"})
-def build_add_loss(jit_compile, batch_size):
-    layers = [keras.Input((4,)), SpreadLoss(name="spread"), dense(1, 41)]
-    return compiled(keras.Sequential(layers), jit_compile, loss="mse", metrics=["mae"])
-
-
 @situation(
-    "ActivityRegularization",
-    plain,
-    right=lambda r: {
-        "loss": np64.loss(np64.squared(r.y, r.predictions))
-        + per_batch(r, lambda b: 0.1 * np.sum(np64.exact(b.x) ** 2) / b.rows)
-    },
-    notes={"activity"},
+    "add_loss, ActivityRegularization", plain, right=right_add_loss, notes={"spread", "activity"}
 )
-def build_activity(jit_compile, batch_size):
+def build_add_loss(jit_compile, batch_size):
     activity = keras.layers.ActivityRegularization(l2=0.1, name="activity")
-    return compiled(
-        keras.Sequential([keras.Input((4,)), activity, dense(1, 42)]), jit_compile, loss="mse"
-    )
+    layers = [keras.Input((4,)), SpreadLoss(name="spread"), activity, dense(1, 41)]
+    return compiled(keras.Sequential(layers), jit_compile, loss="mse", metrics=["mae"])
 
 
 # Built-in losses --------------------------------------------------------------------------------
@@ -163,45 +145,22 @@ def labels_of_three(rng):
     return features(rng), (rng.uniform(size=(ROWS, 3)) < 0.4).astype("float32"), None
 
 
-@situation(
-    "a metric function with one number per batch",
-    labels_of_three,
-    right=lambda r: {
-        "loss": np64.loss(np64.squared(r.y, r.predictions)),
-        "recall_fn": per_batch(r, recall),
-    },
-    notes={"recall_fn"},
-)
-def build_recall(jit_compile, batch_size):
-    return segmenter(jit_compile, loss="mse", metrics=[recall_fn])
-
-
-def absolute_error(y_true, y_pred):
-    """A loss function with one number per example."""
-    return keras.ops.abs(y_true - y_pred)[..., 0]
-
-
-@situation(
-    "a loss function per example, weights [n]",
-    lambda rng: (features(rng), targets(rng), weights(rng, ROWS)),
-    right=lambda r: {"loss": np64.loss(np64.absolute(r.y, r.predictions), r.weight)},
-)
-def build_function_loss(jit_compile, batch_size):
-    return regression(jit_compile, loss=absolute_error)
-
-
 def mean_error(y_true, y_pred):
     """A loss function that returns one number, a mean over the examples."""
     return keras.ops.mean(keras.ops.abs(y_true - y_pred))
 
 
 @situation(
-    "a loss function that is a mean",
-    plain,
-    right=lambda r: {"loss": np.mean(np64.absolute(r.y, r.predictions))},
+    "functions with one number per batch: loss, metric",
+    labels_of_three,
+    right=lambda r: {
+        "loss": np.mean(np64.absolute(r.y, r.predictions)),
+        "recall_fn": per_batch(r, recall),
+    },
+    notes={"recall_fn"},
 )
-def build_mean_loss(jit_compile, batch_size):
-    return regression(jit_compile, loss=mean_error)
+def build_functions(jit_compile, batch_size):
+    return segmenter(jit_compile, loss=mean_error, metrics=[recall_fn])
 
 
 def largest_error(y_true, y_pred):
