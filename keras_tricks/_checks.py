@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import median
 from typing import Any
 
 import keras
@@ -252,7 +251,7 @@ def _evaluation_shapes(exam: Exam) -> Finding | None:
     later = [seconds for place, seconds in times if shapes[place] in shapes[:place]]
     if not first or not later:
         return None
-    step = median(later)
+    step = float(np.median(later))
     return _compilation(
         exam.evaluated, max(first) - step, step, "`kt.StepEvaluation` compiles one."
     )
