@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -137,6 +138,9 @@ class Run:
         self.last_logs: dict[str, Any] = {}
         self.started = host.clock()
         self.metrics_taken = False
+        # The last reference to the list may be dropped by one of Keras's threads, while the next
+        # `fit` begins; that one waits then.
+        self._ending = threading.RLock()
         if callbacks is not None:
             weakref.finalize(callbacks, self.abandon)
 
@@ -243,11 +247,12 @@ class Run:
 
     def abandon(self) -> None:
         """The end of a `fit` that was: safe to call at any time, and more than once."""
-        if not self.active:
-            return
-        self.active = False
-        self._dismiss()
-        self._finish()
+        with self._ending:
+            if not self.active:
+                return
+            self.active = False
+            self._dismiss()
+            self._finish()
 
     def _dismiss(self) -> None:
         """Lets every trick know that `fit` was interrupted; none hears anything after that."""
