@@ -29,7 +29,9 @@ class StepEvaluation(Trick):
     evaluation, whatever the list's order.
 
     Args:
-        validation_data: What `fit(validation_data=...)` takes, readable more than once.
+        validation_data: What `fit(validation_data=...)` takes, readable more than once. Of its own:
+            a `tf.data.Dataset` that shuffles gives each reader the next order, so that training
+            on the same object would go on in another one.
         every_steps: Evaluate at the first chance at or after each multiple of this step;
             None evaluates at the end of each epoch.
         batch_size: Rows of an evaluation batch; as large as a training batch by default.
@@ -43,7 +45,8 @@ class StepEvaluation(Trick):
             their epoch.
         epoch_logs: Whether to put the newest values into Keras's epoch logs, and so into
             `History`.
-        log_dir: Where TensorBoard's events go, to `train/` and `validation/` in it.
+        log_dir: Where TensorBoard's events go, to `train/` and `validation/` in it. With a prefix
+            of one's own, `"test_"`, the values go to `test/`.
         verbose: 1 prints a line for each evaluation.
 
     Attributes:
@@ -115,8 +118,8 @@ class StepEvaluation(Trick):
         self._window = Window()
         self._fit_seconds, self._begun_at, self._evaluated_at = 0.0, len(self.seconds), None
         if self.log_dir is not None and self.run.chief:
-            self.run.events(self.log_dir / "train")
-            self.run.events(self.log_dir / "validation")
+            for folder in self._folders():
+                self.run.events(self.log_dir / folder)
         self._nested.begin(self.model, self.run.params)
 
     def on_first_step(self) -> None:
@@ -214,6 +217,13 @@ class StepEvaluation(Trick):
                 column = self.history.setdefault(name, [float("nan")] * earlier)
                 column.append(values.get(name, float("nan")))
 
+    def _folders(self) -> list[str]:
+        """Where the values go, and training's means, which the first of several writes for all."""
+        own = "validation" if self.prefix == "val_" else self.prefix.strip("_") or self.prefix
+        same = (m for m in self.run.members if isinstance(m, StepEvaluation))
+        first = next(m for m in same if m.log_dir == self.log_dir)
+        return [own, "train"] if first is self else [own]
+
     def _write(self, evaluation: Evaluation) -> None:
         values = evaluation.metrics
         if self.verbose:
@@ -222,7 +232,7 @@ class StepEvaluation(Trick):
         if self.log_dir is None or not self.run.chief:
             return
         plain = {name.removeprefix(self.prefix): value for name, value in values.items()}
-        for folder, numbers in (("validation", plain), ("train", evaluation.training)):
+        for folder, numbers in zip(self._folders(), (plain, evaluation.training), strict=False):
             events = self.run.events(self.log_dir / folder)
             for name, value in numbers.items():
                 if np.ndim(value) == 0:

@@ -118,6 +118,17 @@ def test_a_second_fit_goes_on_in_the_same_curve(tmp_path):
     assert [step for step, _ in found] == [7, 14]
 
 
+def test_two_evaluations_in_one_folder_have_curves_of_their_own(tmp_path):
+    one = kt.StepEvaluation(VALIDATION, every_steps=4, log_dir=tmp_path)
+    two = kt.StepEvaluation((X, Y), every_steps=5, prefix="test_", log_dir=tmp_path)
+    regression().fit(X, Y, epochs=2, callbacks=[one, two], **FIT)
+    runs = {
+        path.name: [step for step, _ in points(path, "evaluation_loss_vs_iterations")]
+        for path in tmp_path.iterdir()
+    }
+    assert runs == {"train": STEPS, "validation": STEPS, "test": [5, 10, 14]}
+
+
 FIT_ALONE = """
 import sys
 import numpy as np
