@@ -65,9 +65,20 @@ def state_of(model):
     variables = [*model.variables, *model.metrics_variables, *model.optimizer.variables]
     variables += [state for state in keras.tree.flatten(states) if state is not None]
     return {
-        f"{place} {variable.path}": keras.ops.convert_to_numpy(variable.value).tobytes()
+        f"{place} {variable.path}": [as_bytes(part) for part in replicas(variable.value)]
         for place, variable in enumerate(variables)
     }
+
+
+def replicas(value):
+    """The value of each replica of a TensorFlow strategy, or the only one there is."""
+    parts = getattr(value, "values", None)
+    return parts if isinstance(parts, tuple) else [value]
+
+
+def as_bytes(tensor):
+    """Every bit of a tensor."""
+    return keras.ops.convert_to_numpy(tensor).tobytes()
 
 
 def draws():

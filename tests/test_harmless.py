@@ -33,14 +33,15 @@ ALL = {
 }[BACKEND]
 
 
-def trained(*callbacks, compiled=DEFAULT):
+def trained(*callbacks, compiled=DEFAULT, scope=contextlib.nullcontext):
     """State, `History` and the next random numbers after a `fit` from one seed."""
     keras.backend.clear_session(free_memory=False)
     keras.utils.set_random_seed(3)
-    model = noisy_model(**COMPILED[compiled])
     x, y = examples()
-    model.fit(x, y, batch_size=BATCH_SIZE, epochs=2, verbose=0, callbacks=list(callbacks))
-    return state_of(model), model.history.history, draws()
+    with scope():
+        model = noisy_model(**COMPILED[compiled])
+        model.fit(x, y, batch_size=BATCH_SIZE, epochs=2, verbose=0, callbacks=list(callbacks))
+        return state_of(model), model.history.history, draws()
 
 
 plain = functools.cache(trained)
@@ -66,6 +67,24 @@ def test_evaluating_at_every_third_step_changes_no_bit(compiled):
     assert trained(evaluation, compiled=compiled) == plain(compiled=compiled)
     third = 10 if compiled == "steps_per_execution" else 9  # executions of 3, 3 and 1 steps
     assert evaluation.history["step"] == [0, 3, 6, third, third + 3, 14]
+
+
+def several_devices():
+    """A scope in which training is spread over two devices."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        on_one = tf.distribute.ReductionToOneDevice()
+        return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=on_one).scope()
+    devices = keras.distribution.list_devices()[:2]
+    return keras.distribution.DataParallel(devices=devices).scope()
+
+
+@pytest.mark.backend("tensorflow", "jax")
+def test_evaluating_on_several_devices_changes_no_bit():
+    evaluation = kt.StepEvaluation(examples(23, seed=1), every_steps=5)
+    assert trained(evaluation, scope=several_devices) == trained(scope=several_devices)
+    assert evaluation.history["step"] == [5, 10, 14]
 
 
 def test_evaluation_data_that_draws_random_numbers_changes_no_bit():
