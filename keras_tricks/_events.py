@@ -154,9 +154,10 @@ class _EventFile:
     def __init__(self, folder: Path) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
 
+        # TensorBoard reads the files of a directory in the order of their names.
         name = (
             f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}"
-            f".{os.getpid()}.{next(_file_number)}"
+            f".{os.getpid()}.{next(_file_number):06d}"
         )
         self.error: OSError | None = None
         self._size = 0

@@ -3,6 +3,7 @@
 import resource
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -110,6 +111,13 @@ def test_two_writers_in_one_directory_make_two_files(tmp_path):
     first.close()
     second.close()
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_later_writer_comes_later_in_the_curve(tmp_path):
+    for step in range(12):  # the names of files that one second made must sort by age
+        with closing(Events(tmp_path)) as events:
+            events.scalar("loss", 0.5, step)
+    assert [step for step, _ in points(tmp_path, "loss")] == list(range(12))
 
 
 def test_close_ends_the_thread_and_may_come_twice(tmp_path):
