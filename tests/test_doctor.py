@@ -208,8 +208,9 @@ def test_a_second_shape_costs_a_compilation_under_xla():
     assert train.sentence.startswith("`train` has batches of (4, 1), (3, 1) and 1 more: compiling")
     assert validation.sentence.startswith("`validation` has batches of (4, 1), (3, 1): compiling")
     assert train.numbers["shapes"] == 3
+    assert validation.numbers["shapes"] == 2
     for finding in (train, validation):
-        assert finding.numbers["compile_seconds"] > 5 * finding.numbers["batch_seconds"]
+        assert f"took {finding.numbers['compile_seconds']:.2g} s" in finding.sentence
 
 
 @pytest.mark.backend("jax")
