@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from keras_tricks import host
+from keras_tricks._arguments import checks_keywords
 from keras_tricks._run import Evaluation, Finding, Run, begin
 from keras_tricks._schedule import crossed
 
@@ -27,6 +28,11 @@ class Trick(keras.callbacks.Callback):
 
     closes_with_block = False
     """Whether `close` shows the findings of all tricks, in place of the run."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = checks_keywords(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self) -> None:
         super().__init__()

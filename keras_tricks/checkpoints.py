@@ -8,6 +8,7 @@ from pathlib import Path
 
 import keras
 
+from keras_tricks._arguments import checks_keywords
 from keras_tricks._checkpoint_files import read
 from keras_tricks._run import remember_steps
 from keras_tricks._shelf import Checkpoint, Mode, Shelf
@@ -33,11 +34,12 @@ class Checkpoints:
         []
     """
 
+    @checks_keywords
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
         self.index, messages = read(self.directory)
         for message in messages:
-            warnings.warn(f"{self.directory}: {message}.", UserWarning, stacklevel=2)
+            warnings.warn(f"{self.directory}: {message}.", UserWarning, stacklevel=3)
         self._shelf = Shelf(self.directory, self.index)
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from keras_tricks import _backend, _checks, host
+from keras_tricks._arguments import checks_keywords
 from keras_tricks._backend.keeping import ERRORS, kept_functions, quiet
 from keras_tricks._backend.randomness import OwnRandomness
 from keras_tricks._checks import GIB, Exam, Finding
@@ -72,6 +73,7 @@ class Report:
         return "\n- ".join([f"kt.doctor: {self.headline}.", *others, *would])
 
 
+@checks_keywords
 def doctor(model: keras.Model, train: Any, validation: Any = None) -> Report:
     """Says what is inexact, ragged or fragile in a setup, before anything is changed.
 
@@ -107,8 +109,13 @@ def doctor(model: keras.Model, train: Any, validation: Any = None) -> Report:
         ValueError: If the model is not compiled, or there is no example.
 
     Example:
-        >>> keras_tricks.doctor.__name__
-        'doctor'
+        >>> x = np.arange(40, dtype="float32")[:, None] / 40
+        >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> report = keras_tricks.doctor(model, (x, x))  # doctest: +ELLIPSIS
+        kt.doctor: loss ...
+        >>> report.findings[0].sentence  # doctest: +ELLIPSIS
+        'Pad the last batch (8 of 32 rows) with zero weights and your loss will read ...
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"`model` must be a keras.Model, got {type(model).__name__}.")

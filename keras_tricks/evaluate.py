@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from keras_tricks import host
+from keras_tricks._arguments import checks_keywords
 from keras_tricks._data import Batches
 from keras_tricks._engine import engine_of
 
@@ -23,6 +24,7 @@ class Results(dict[str, Any]):
     notes: dict[str, str]
 
 
+@checks_keywords
 def evaluate(
     model: keras.Model,
     x: Any,

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tricks._arguments import checks_keywords
 from keras_tricks._backend import adapters, padding
 from keras_tricks._rows import Data, copied, count_rows, cut, joined, leaves, padded
 from keras_tricks._source import (
@@ -23,6 +24,7 @@ from keras_tricks._source import (
 NAME = "data"
 
 
+@checks_keywords
 def pad_batches(data: Any, batch_size: int | None = None) -> Any:
     """Returns the same examples in batches `(x, y, sample_weight)` that all have one shape.
 

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from keras_tricks import _backend
+from keras_tricks._arguments import checks_keywords
 from keras_tricks._backend.nodes import ListNode
 from keras_tricks._run_directory import claim, following
 from keras_tricks._schedule import check_every
@@ -41,6 +42,7 @@ class Recommended(ListNode[keras.callbacks.Callback]):
         super().__init__(member for member in members if member is not None)
 
 
+@checks_keywords
 def recommended(
     run_dir: str | os.PathLike[str],
     validation_data: Any = None,

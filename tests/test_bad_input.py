@@ -120,7 +120,7 @@ EVALUATIONS = {
     ),
     "a misspelt keyword": (
         lambda: kt.StepEvaluation((X, Y), evry_steps=5),  # type: ignore[call-arg]
-        (TypeError, "'evry_steps'"),
+        (TypeError, "`evry_steps`", "got evry_steps=5.", "Pass `every_steps=5`"),
     ),
     "budget of 0": (
         lambda: kt.StepBudget(0),

@@ -5,6 +5,7 @@ import inspect
 import json
 import re
 import threading
+from dataclasses import is_dataclass
 
 import keras
 import numpy as np
@@ -71,6 +72,16 @@ def test_the_example_of_every_public_name_is_right(public, tmp_path, monkeypatch
     runner = doctest.DocTestRunner(verbose=False)
     for test in doctest.DocTestFinder().find(PUBLIC[public], public, globs=names):
         assert runner.run(test).failed == 0, f"see the output above: {test.name}"
+
+
+@pytest.mark.parametrize("public", [n for n in PUBLIC if not is_dataclass(PUBLIC[n])])
+def test_every_public_name_tells_a_misspelt_keyword(public):
+    last = list(inspect.signature(PUBLIC[public]).parameters)[-1]
+    with pytest.raises(TypeError) as told:
+        PUBLIC[public](**{f"{last}_": 5})
+    assert str(told.value) == (
+        f"`{public}` has no argument `{last}_`, got {last}_=5. Pass `{last}=5`."
+    )
 
 
 def test_arguments_after_the_first_are_keyword_only(name):
