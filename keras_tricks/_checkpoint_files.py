@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from keras_tricks._archive import Sink
 from keras_tricks._files import TEMPORARY_PREFIX
 from keras_tricks._index import FILE_NAME, Index, Record, loads, record_of, rule_of
 
@@ -24,7 +25,7 @@ MARK = "keras_tricks"
 """What a file of ours bears where its format has room for a remark."""
 
 _SEEDS_NAME = re.compile(r"(step-\d{8,}(?:-\d+)?)\.seeds\.json")
-_CHUNK_BYTES = 1 << 22
+_CHUNK_BYTES = 1 << 20
 _STALE_SECONDS = 3600.0
 
 
@@ -74,17 +75,37 @@ def damage(directory: Path, record: Record) -> str | None:
     assert record.file is not None
     path = directory / record.file
     lost = _loss(path, record)
-    if lost is None and record.crc32 not in (None, crc32_of(path)):
-        return f"{record.file} is damaged: its checksum is not the one in {INDEX}"
+    if lost is None and not _checksums_hold(path, record.crc32):
+        return f"{record.file} is damaged: its content does not have its checksum"
     return lost
 
 
+def _checksums_hold(path: Path, crc32: str | None) -> bool:
+    """Whether a file has the content it was written with."""
+    try:
+        if crc32 not in (None, crc32_of(path)):
+            return False
+        if path.suffix == ".keras":
+            with zipfile.ZipFile(path) as archive:
+                return archive.testzip() is None
+    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, ValueError):
+        return False
+    return True
+
+
 def crc32_of(path: Path) -> str:
-    """The checksum of a file, eight hexadecimal digits."""
-    value = 0
+    """The checksum of a file, eight hexadecimal digits.
+
+    Of an archive only its directory is taken, at the end, which holds the checksums of the rest.
+    """
+    value, buffer, start = 0, memoryview(bytearray(_CHUNK_BYTES)), 0
+    if path.suffix == ".keras":
+        with zipfile.ZipFile(path) as archive:
+            start = archive.start_dir
     with path.open("rb", buffering=0) as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            value = zlib.crc32(chunk, value)
+        file.seek(start)
+        while count := file.readinto(buffer):
+            value = zlib.crc32(buffer[:count], value)
     return f"{value:08x}"
 
 
@@ -133,7 +154,7 @@ def describe(path: Path, text: str) -> None:
     if path.suffix == ".h5":
         import h5py
 
-        with h5py.File(path, "r+") as file:
+        with Sink(path, new=False) as sink, h5py.File(sink, "r+") as file:
             file.attrs[MARK] = text
     else:
         with zipfile.ZipFile(path, "a") as archive:

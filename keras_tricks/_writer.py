@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from keras_tricks import host
 from keras_tricks._backend import saving
 from keras_tricks._backend.loading import seeds_in
 from keras_tricks._backend.snapshot import Live, Snapshot
@@ -45,14 +46,16 @@ class Writer:
         self._weights_only = weights_only
         self._in_background = background
         self._thread = Background("keras_tricks-checkpoints")
-        self._variables: list[keras.Variable] = []
+        self._saver: saving.Saver | None = None
+        self._quiet = host.Quiet()
+        self._quiet.hurry = not background
         self._messages: list[str] = []
 
     def await_turn(self) -> None:
         """Waits for a copy that is not yet written: there is never more than one."""
         if self._thread.busy:
             self.waits += 1
-            self.wait_seconds += self._thread.wait()
+            self.wait_seconds += self.wait()
 
     def save(
         self,
@@ -69,13 +72,13 @@ class Writer:
             directions: Which way each value is better.
             stored: Is told when the checkpoint is on disk.
         """
-        if not self._variables:
-            self._variables = saving.saved_variables(model)
+        saver = self._saver = self._saver or saving.Saver(model)
         kind = Snapshot if self._in_background else Live
-        snapshot = kind(self._variables, copy=self._in_background)
+        snapshot = kind(saver.variables, copy=self._in_background)
 
         def job() -> None:
-            if self._attempt(lambda: self._write(record, model, snapshot, directions), record):
+            self._learn(directions)
+            if self._attempt(lambda: self._write(record, model, saver, snapshot), record):
                 stored(record)
 
         self._submit(job)
@@ -94,14 +97,17 @@ class Writer:
         self.wait()
         self.store.index = replace(self.store.index, rule=rule)
 
-    def wait(self) -> None:
-        """Waits until all is written."""
-        self._thread.wait()
+    def wait(self) -> float:
+        """Waits until all is written; the seconds that took."""
+        self._quiet.hurry = True
+        seconds = self._thread.wait()
+        self._quiet.hurry = not self._in_background
+        return seconds
 
     def close(self) -> None:
         """Waits until all is written, leaves the index in order and lets the model go."""
         self.wait()
-        self._variables = []
+        self._saver = None
         self._attempt(self.store.close, None)
 
     def messages(self) -> list[str]:
@@ -114,28 +120,28 @@ class Writer:
     def _submit(self, job: Callable[[], object]) -> None:
         self._thread.submit(job)
         if not self._in_background:
-            self._thread.wait()
+            self.wait()
 
     def _write(
-        self, record: Record, model: keras.Model, snapshot: Snapshot, directions: Directions
+        self, record: Record, model: keras.Model, saver: saving.Saver, snapshot: Snapshot
     ) -> None:
-        snapshot.to_host()
-        self._learn(directions)
-        bad = snapshot.not_finite(model.weights)
-        if bad is not None:
-            self._messages.append(
-                f"the weights of {bad} are not finite, so that no checkpoint is stored"
+        with self._quiet:
+            snapshot.to_host()
+            bad = self._quiet(lambda: snapshot.not_finite(model.weights))
+            if bad is not None:
+                self._messages.append(
+                    f"the weights of {bad} are not finite, so that no checkpoint is stored"
+                )
+                self.store.add(replace(record, note=f"not stored: {bad} is not finite"))
+                return
+            seeds = seeds_in(model, snapshot)
+            write = saver.write_weights if self._weights_only else saver.write_model
+            self.store.save(
+                record,
+                lambda path: write(path, snapshot, self._quiet),
+                suffix=".weights.h5" if self._weights_only else ".keras",
+                seeds={"seeds": seeds} if seeds else None,
             )
-            self.store.add(replace(record, note=f"not stored: {bad} is not finite"))
-            return
-        seeds = seeds_in(model, snapshot)
-        write = saving.write_weights if self._weights_only else saving.write_model
-        self.store.save(
-            record,
-            lambda path: write(model, path, snapshot),
-            suffix=".weights.h5" if self._weights_only else ".keras",
-            seeds={"seeds": seeds} if seeds else None,
-        )
 
     def _learn(self, directions: Directions) -> None:
         index = self.store.index

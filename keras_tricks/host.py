@@ -5,10 +5,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
+from typing import Self, TypeVar
 
 import psutil
+
+T = TypeVar("T")
 
 _CLEAR_LINE = "\r\x1b[K"
 
@@ -151,3 +155,39 @@ def thread_stacks() -> str:
         + "".join(traceback.format_stack(frame))
         for ident, frame in frames
     )
+
+
+class Quiet:
+    """Runs calls one by one in a thread that yields the processors to all others.
+
+    A thread cannot get its priority back, so it is not the caller's own. Nothing that holds the
+    GIL for long belongs there: others would wait for a thread that nobody lets run.
+
+    Attributes:
+        hurry: Whether somebody waits for the caller, which then runs its calls itself.
+    """
+
+    def __init__(self) -> None:
+        self.hurry = False
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        self._pool = ThreadPoolExecutor(1, "keras_tricks-quiet", _give_way)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        assert self._pool is not None
+        self._pool.shutdown()
+        self._pool = None
+
+    def __call__(self, function: Callable[[], T]) -> T:
+        """What `function` returns or raises."""
+        if self.hurry or self._pool is None:
+            return function()
+        return self._pool.submit(function).result()
+
+
+def _give_way() -> None:
+    """Takes the lowest priority for this thread. Elsewhere it would be that of the process."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

@@ -859,16 +859,18 @@ def test_a_directory_that_disappears_during_training_is_made_anew(tmp_path, caps
     assert len(written(tmp_path / "run")["evaluations"]) == 10
 
 
-def test_a_full_disk_costs_checkpoints_and_one_message(tmp_path, capsys):
+@pytest.mark.parametrize("weights_only", [False, True])
+@pytest.mark.parametrize("bytes_left", [100, 2_000, 4_000])
+def test_a_full_disk_costs_checkpoints_and_one_message(tmp_path, capsys, weights_only, bytes_left):
     resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def limit(evaluation):
         best._writer.wait()
-        size = 2_000 if evaluation.step in (4, 5, 6) else limits[0]
+        size = bytes_left if evaluation.step in (4, 5, 6) else limits[0]
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
 
-    best = kt.BestCheckpoints(tmp_path, keep=2)
+    best = kt.BestCheckpoints(tmp_path, keep=2, save_weights_only=weights_only)
     try:
         model = fit(shrinking(), At(limit), best, evaluating(0.8**4))
     finally:

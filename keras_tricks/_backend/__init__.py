@@ -37,9 +37,9 @@ peak_device_bytes = _module.peak_device_bytes
 latest_rows = _module.latest_rows
 build = _module.build
 strategy_scope = _module.strategy_scope
-copies = _module.copies
+host_views = _module.host_views
+device_copies = _module.device_copies
 to_host = _module.to_host
-as_array = _module.as_array
 STOP: tuple[type[BaseException], ...] = _module.STOP
 
 

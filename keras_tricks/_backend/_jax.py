@@ -334,60 +334,55 @@ def strategy_scope(model: keras.Model) -> contextlib.AbstractContextManager[Any]
     return contextlib.nullcontext()
 
 
+def host_views(variables: list[keras.Variable]) -> list[np.ndarray] | None:
+    """Arrays that share the memory of variables on the CPU; None if any is elsewhere."""
+    values = [variable.value for variable in variables]
+    if not all(device.platform == "cpu" for value in values for device in value.devices()):
+        return None
+    return [np.asarray(value) for value in values]
+
+
 @jax.jit
 def _copied(values: list[Any]) -> list[Any]:
     return [jnp.copy(value) for value in values]
 
 
-def copies(variables: list[keras.Variable], *, copy: bool) -> tuple[list[Any], bool]:
-    """Values of variables, and whether they are on the host: see `snapshot.Snapshot`.
+def device_copies(variables: list[keras.Variable]) -> list[Any] | None:
+    """Copies on the devices, None where they have no room for them.
 
     The next step takes over the buffers of the values themselves.
     """
-    values = [variable.value for variable in variables]
-    if not copy:
-        return values, False
     places: dict[Any, list[int]] = {}
-    for index, value in enumerate(values):
+    copies = [variable.value for variable in variables]
+    for index, value in enumerate(copies):
         places.setdefault(frozenset(value.sharding.device_set), []).append(index)
-    copied: list[Any] = list(values)
     try:
         for devices, indices in places.items():
-            group = [values[index] for index in indices]
-            if any(_lacks_room(device, group) for device in devices):
-                return [_host_copy(value) for value in values], True
+            group = [copies[index] for index in indices]
+            if not all(_has_room(device, group) for device in devices):
+                return None
             # One call for all that lies on the same devices: one compilation, none later.
             for index, value in zip(indices, _copied(group), strict=True):
-                copied[index] = value
+                copies[index] = value
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        return [_host_copy(value) for value in values], True
-    return copied, False
+        return None
+    return copies
 
 
-def _lacks_room(device: Any, values: list[Any]) -> bool:
-    """Whether copies do better on the host: no room is left, or the device is the host."""
-    if device.platform == "cpu":
-        return True
+def _has_room(device: Any, values: list[Any]) -> bool:
+    """Whether a device that tells it has room for copies of these values."""
     stats = device.memory_stats() or {}
-    needed = sum(value.nbytes for value in values)
-    free = stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0)
-    return bool(stats.get("bytes_limit")) and free < 1.1 * needed
-
-
-def _host_copy(value: Any) -> np.ndarray:
-    return np.array(value)
+    if not stats.get("bytes_limit"):
+        return True
+    free = stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    return bool(free > 1.1 * sum(value.nbytes for value in values))
 
 
 def to_host(value: Any) -> np.ndarray:
-    """A value as an array of the host."""
-    return np.asarray(value)
-
-
-def as_array(value: Any) -> np.ndarray:
-    """A value of the host as an array that shares its memory."""
-    return np.asarray(value)
+    """A value as an array of its own."""
+    return np.array(value)
 
 
 RUNNER = JaxRunner

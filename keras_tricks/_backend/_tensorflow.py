@@ -342,29 +342,29 @@ def strategy_scope(model: keras.Model) -> contextlib.AbstractContextManager[Any]
     return contextlib.nullcontext()
 
 
-def copies(variables: list[keras.Variable], *, copy: bool) -> tuple[list[Any], bool]:
-    """Values of variables, and whether they are on the host: see `snapshot.Snapshot`.
+def host_views(variables: list[keras.Variable]) -> list[np.ndarray] | None:
+    """Arrays that share the memory of variables on the CPU; None if any is elsewhere.
 
-    A value that was read shares the variable's buffer; TensorFlow gives the variable another one
-    at its next assignment. What never changes is so never copied.
+    TensorFlow gives a variable another buffer at its next assignment as long as one is shared.
     """
-    del copy
-    try:
-        return [tf.identity(read(variable)) for variable in variables], False
-    except tf.errors.ResourceExhaustedError:
-        return [to_host(read(variable)) for variable in variables], True
-
-
-def to_host(value: Any) -> Any:
-    """A tensor on the CPU."""
-    with tf.device("CPU:0"):
-        return tf.identity(value)
-
-
-def as_array(value: Any) -> np.ndarray:
-    """A tensor of the CPU as an array that shares its memory."""
+    values = [tf.convert_to_tensor(read(variable)) for variable in variables]
+    if not all("CPU" in value.device for value in values):
+        return None
     # A single number of a type that NumPy does not know is no array, and not worth sharing.
-    return np.asarray(value if value.shape.rank else value.numpy())
+    return [np.asarray(value if value.shape.rank else value.numpy()) for value in values]
+
+
+def device_copies(variables: list[keras.Variable]) -> list[Any] | None:
+    """Values that share the buffers of variables; TensorFlow copies those that it then changes."""
+    try:
+        return [tf.identity(read(variable)) for variable in variables]
+    except tf.errors.ResourceExhaustedError:
+        return None
+
+
+def to_host(value: Any) -> np.ndarray:
+    """A value as an array of its own."""
+    return np.array(tf.convert_to_tensor(value).numpy())
 
 
 RUNNER = TensorFlowRunner

@@ -165,25 +165,28 @@ def strategy_scope(model: keras.Model) -> contextlib.AbstractContextManager[Any]
     return contextlib.nullcontext()
 
 
-def copies(variables: list[keras.Variable], *, copy: bool) -> tuple[list[Any], bool]:
-    """Values of variables, and whether they are on the host: see `snapshot.Snapshot`."""
+def host_views(variables: list[keras.Variable]) -> list[np.ndarray] | None:
+    """Arrays that share the memory of variables on the CPU; None if any is elsewhere."""
     values = [variable.value.detach() for variable in variables]
-    if not copy:
-        return values, False
+    if not all(value.device.type == "cpu" for value in values):
+        return None
+    return [_as_array(value) for value in values]
+
+
+def device_copies(variables: list[keras.Variable]) -> list[Any] | None:
+    """Copies on the device, None where it has no room for them."""
     try:
-        return [value.clone() for value in values], False
+        return [variable.value.detach().clone() for variable in variables]
     except torch.OutOfMemoryError:
-        return [value.to("cpu", copy=True) for value in values], True
+        return None
 
 
-def to_host(value: Any) -> Any:
-    """A tensor on the CPU."""
-    return value.cpu()
+def to_host(value: Any) -> np.ndarray:
+    """A value as an array of its own."""
+    return np.array(_as_array(value.detach().cpu()))
 
 
-def as_array(value: Any) -> np.ndarray:
-    """A tensor of the CPU as an array that shares its memory."""
-    value = value.detach()
+def _as_array(value: Any) -> np.ndarray:
     if value.dtype == torch.bfloat16:  # which NumPy has from elsewhere
         return np.asarray(value.view(torch.uint16)).view(ml_dtypes.bfloat16)
     return np.asarray(value)

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_tricks import _backend
 from keras_tricks._backend import keras_private
-from keras_tricks._backend.saving import saved_variables
+from keras_tricks._backend.saving import Saver
 from keras_tricks._backend.snapshot import Snapshot
 
 
@@ -37,7 +37,7 @@ def load_mean(model: keras.Model, paths: Sequence[Path]) -> None:
     """
     _prepare(model)
     weights = {id(variable): variable for variable in model.weights}
-    before = [(variable, _value(variable)) for variable in saved_variables(model)]
+    before = [(variable, _value(variable)) for variable in Saver(model).variables]
     sums: list[np.ndarray] = []
     firsts: list[np.ndarray] = []
     try:

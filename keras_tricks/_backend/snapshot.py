@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import threading
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -10,80 +12,113 @@ import numpy as np
 
 from keras_tricks import _backend
 
-_SMALL_BYTES = 1 << 20
-_CHECKED_AT_ONCE = 1 << 22
+_PIECE_BYTES = 1 << 23
+_THREADS = min(4, os.cpu_count() or 1)
+"""One thread does not use the memory's full speed, and a few do."""
 
 
 class Snapshot:
-    """Copies of variables, on their device until `to_host`.
+    """Copies of variables: on their device until `to_host`, or on the host at once.
 
     Args:
         variables: What to copy.
         copy: Whether the variables go on changing; else their values are only held.
-
-    Attributes:
-        on_host: Whether the device had no room, so that the copies are on the host at once.
     """
 
     def __init__(self, variables: Iterable[keras.Variable], *, copy: bool = True) -> None:
         self._variables = list(variables)
-        self._written: dict[int, Any] = {}
-        values, self.on_host = _backend.copies(self._variables, copy=copy)
-        self._values = {id(v): value for v, value in zip(self._variables, values, strict=True)}
+        self._on_device: list[Any] = []
+        views = _backend.host_views(self._variables)
+        if views is not None:
+            self._arrays = copied(views) if copy else views
+            return
+        self._arrays = []
+        if copy:
+            copies = _backend.device_copies(self._variables)
+        else:
+            copies = [_backend.read(variable) for variable in self._variables]
+        if copies is None:  # no room on the device
+            self._arrays = [_backend.to_host(_backend.read(v)) for v in self._variables]
+        else:
+            self._on_device = copies
 
     def to_host(self) -> None:
         """Moves the copies off the device, one by one."""
-        if not self.on_host:
-            for key in self._values:
-                self._values[key] = _backend.to_host(self._values[key])
-            self.on_host = True
-
-    def value(self, variable: keras.Variable) -> Any:
-        """The variable's value as a tensor of the backend, on the host.
-
-        Raises:
-            RuntimeError: If it was not copied, so that only a later value could be had.
-        """
-        dataset = self._written.get(id(variable))
-        if dataset is not None:
-            return keras.ops.convert_to_tensor(_read_back(dataset), dtype=variable.dtype)
-        if id(variable) not in self._values:
-            raise RuntimeError(
-                f"the variable {variable.path!r} is read when the model is saved, but no layer, "
-                "optimizer or metric lists it. Pass `background=False`: training then waits for "
-                "each save"
-            )
-        return self._values[id(variable)]
+        self._on_device.reverse()
+        while self._on_device:
+            self._arrays.append(_backend.to_host(self._on_device.pop()))
+        self._places = {id(v): place for place, v in enumerate(self._variables)}
 
     def array(self, variable: keras.Variable) -> np.ndarray:
-        """The variable's value, shared with the copy where that can be."""
-        return _backend.as_array(self.value(variable))
+        """The variable's value, not copied once more.
 
-    def written(self, variable: keras.Variable, dataset: Any) -> None:
-        """Lets a large copy go, now that it can be read from the file.
-
-        Memory so shrinks before the optimizer's state is written, of which Keras makes copies.
+        Raises:
+            RuntimeError: If it is not in the snapshot, so that only a later value could be had.
         """
-        copied = self._values.get(id(variable))
-        if copied is not None and _backend.as_array(copied).nbytes >= _SMALL_BYTES:
-            self._written[id(variable)] = dataset
-            del self._values[id(variable)]
+        place = self._places.get(id(variable))
+        if place is None:
+            return self._unlisted(variable)
+        return self._arrays[place]
 
     def not_finite(self, variables: Iterable[keras.Variable]) -> str | None:
         """Path of the first of the variables that is not finite, None if all are."""
         for variable in variables:
-            if id(variable) in self._values and not all_finite(self.array(variable)):
+            if not all_finite(self.array(variable)):
                 return str(variable.path)
         return None
+
+    def _unlisted(self, variable: keras.Variable) -> np.ndarray:
+        raise RuntimeError(
+            f"the variable {variable.path!r} is read when the model is saved, but no layer, "
+            "optimizer or metric lists it. Pass `background=False`: training then waits for "
+            "each save"
+        )
 
 
 class Live(Snapshot):
     """The variables themselves, for a save during which nothing trains."""
 
-    def value(self, variable: keras.Variable) -> Any:
-        if id(variable) in self._values or id(variable) in self._written:
-            return super().value(variable)
-        return _backend.read(variable)
+    def _unlisted(self, variable: keras.Variable) -> np.ndarray:
+        array: np.ndarray = _backend.to_host(_backend.read(variable))
+        return array
+
+
+def copied(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Copies of arrays of any shape and type, made by several threads where it pays."""
+    copies = [np.empty_like(array) for array in arrays]
+    pieces = _pieces(copies, arrays)
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            np.copyto(*piece)
+
+    large = sum(array.nbytes for array in arrays) > 2 * _PIECE_BYTES
+    threads = [threading.Thread(target=work) for _ in range(_THREADS - 1 if large else 0)]
+    for thread in threads:
+        thread.start()
+    work()
+    for thread in threads:
+        thread.join()
+    return copies
+
+
+def _pieces(
+    copies: list[np.ndarray], arrays: list[np.ndarray]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Parts of about equal size, each with its source."""
+    for copy, array in zip(copies, arrays, strict=True):
+        if array.nbytes <= _PIECE_BYTES or not array.flags.c_contiguous:
+            yield copy, array
+            continue
+        step = _PIECE_BYTES // array.itemsize
+        to, source = copy.reshape(-1), array.reshape(-1)
+        for start in range(0, array.size, step):
+            yield to[start : start + step], source[start : start + step]
 
 
 def all_finite(array: np.ndarray) -> bool:
@@ -91,21 +126,12 @@ def all_finite(array: np.ndarray) -> bool:
     if array.dtype.kind in "biuSUO":
         return True
     flat = array.reshape(-1)
+    step = _PIECE_BYTES // max(array.itemsize, 1)
     wide = np.float64 if array.dtype == np.float64 else np.float32
-    for start in range(0, flat.size, _CHECKED_AT_ONCE):
-        part = flat[start : start + _CHECKED_AT_ONCE]
+    for start in range(0, flat.size, step):
         with np.errstate(all="ignore"):
             # The sum is not finite if one number is not; only if it is, each has to be looked at.
-            numbers = part.astype(wide, copy=False)
+            numbers = flat[start : start + step].astype(wide, copy=False)
             if not np.isfinite(np.add.reduce(numbers)) and not np.isfinite(numbers).all():
                 return False
     return True
-
-
-def _read_back(dataset: Any) -> np.ndarray:
-    array = np.asarray(dataset)
-    if dataset.attrs.get("dtype") == "bfloat16":
-        import ml_dtypes
-
-        return array.view(ml_dtypes.bfloat16)
-    return array
