@@ -47,6 +47,7 @@ class Writer:
         self._in_background = background
         self._thread = Background("keras_tricks-checkpoints")
         self._saver: saving.Saver | None = None
+        self._snapshot: Snapshot | None = None
         self._quiet = host.Quiet()
         self._quiet.hurry = not background
         self._messages: list[str] = []
@@ -73,8 +74,11 @@ class Writer:
             stored: Is told when the checkpoint is on disk.
         """
         saver = self._saver = self._saver or saving.Saver(model)
-        kind = Snapshot if self._in_background else Live
-        snapshot = kind(saver.variables, copy=self._in_background)
+        if self._in_background:
+            snapshot = Snapshot(saver.variables, instead_of=self._snapshot)
+            self._snapshot = snapshot
+        else:
+            snapshot = Live(saver.variables, copy=False)
 
         def job() -> None:
             self._learn(directions)
@@ -107,7 +111,7 @@ class Writer:
     def close(self) -> None:
         """Waits until all is written, leaves the index in order and lets the model go."""
         self.wait()
-        self._saver = None
+        self._saver = self._snapshot = None
         self._attempt(self.store.close, None)
 
     def messages(self) -> list[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -23,16 +24,25 @@ class Snapshot:
     Args:
         variables: What to copy.
         copy: Whether the variables go on changing; else their values are only held.
+        instead_of: An earlier one of the same variables that nobody reads any more. Its memory is
+            taken over, since to get as much of it again takes longer than to fill it.
     """
 
-    def __init__(self, variables: Iterable[keras.Variable], *, copy: bool = True) -> None:
+    def __init__(
+        self,
+        variables: Iterable[keras.Variable],
+        *,
+        copy: bool = True,
+        instead_of: Snapshot | None = None,
+    ) -> None:
         self._variables = list(variables)
+        self._arrays: list[np.ndarray] = []
         self._on_device: list[Any] = []
         views = _backend.host_views(self._variables)
         if views is not None:
-            self._arrays = copied(views) if copy else views
+            spare = instead_of._arrays if instead_of is not None else []
+            self._arrays = copied(views, spare) if copy else views
             return
-        self._arrays = []
         if copy:
             copies = _backend.device_copies(self._variables)
         else:
@@ -83,9 +93,15 @@ class Live(Snapshot):
         return array
 
 
-def copied(arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Copies of arrays of any shape and type, made by several threads where it pays."""
-    copies = [np.empty_like(array) for array in arrays]
+def copied(arrays: list[np.ndarray], spare: Sequence[np.ndarray] = ()) -> list[np.ndarray]:
+    """Copies of arrays of any shape and type, made by several threads where it pays.
+
+    Args:
+        arrays: What to copy.
+        spare: Arrays to write into where they are of the same shapes and types.
+    """
+    pairs = itertools.zip_longest(arrays, spare[: len(arrays)])
+    copies = [other if _like(other, array) else np.empty_like(array) for array, other in pairs]
     pieces = _pieces(copies, arrays)
     lock = threading.Lock()
 
@@ -105,6 +121,12 @@ def copied(arrays: list[np.ndarray]) -> list[np.ndarray]:
     for thread in threads:
         thread.join()
     return copies
+
+
+def _like(other: np.ndarray | None, array: np.ndarray) -> bool:
+    if other is None:
+        return False
+    return (other.shape, other.dtype, other.strides) == (array.shape, array.dtype, array.strides)
 
 
 def _pieces(

@@ -30,7 +30,7 @@ LEGS = ("tensorflow", "jax", "torch")
 MEGABYTES = (50, 100, 200)
 APART = 14
 """Steps from one save to the next: more than the slowest takes."""
-ROUNDS = 8
+ROUNDS = 6
 
 
 def model_of(megabytes: int) -> keras.Model:
