@@ -45,7 +45,7 @@ class Sink(io.RawIOBase):
         self._room = room
         self._place = 0
         flags = os.O_RDWR | getattr(os, "O_BINARY", 0) | (os.O_CREAT | os.O_TRUNC if new else 0)
-        self._file = os.open(path, flags)
+        self._file = os.open(path, flags, 0o666)
 
     def readable(self) -> bool:
         return True

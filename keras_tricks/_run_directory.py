@@ -37,19 +37,19 @@ def following(parent: Path) -> Path:
     return parent / f"{max(_numbered(parent), default=0) + 1:03d}"
 
 
-def newest_report(path: Path) -> Path | None:
-    """The `report.md` of a run, or of the newest of several; None if there is none.
+def newest(path: Path, *names: str) -> Path | None:
+    """A file of a run, or of the newest of several that has it; None if there is none.
 
     Args:
-        path: A report, the directory of a run (`run/001`), or that of all runs (`run`).
+        path: The file, the directory of a run (`run/001`), or that of all runs (`run`).
+        names: Where the file may be in the directory of a run.
     """
     if path.is_file():
         return path
-    if (path / REPORT).is_file():
-        return path / REPORT
-    runs = _numbered(path) if path.is_dir() else {}
-    reports = [runs[number] / REPORT for number in sorted(runs, reverse=True)]
-    return next((report for report in reports if report.is_file()), None)
+    numbered = _numbered(path) if path.is_dir() else {}
+    runs = [path, *(numbered[number] for number in sorted(numbered, reverse=True))]
+    files = (run / name for run in runs for name in names)
+    return next((file for file in files if file.is_file()), None)
 
 
 def tensorboard_line(run_dir: Path) -> str:

@@ -92,8 +92,11 @@ class BestCheckpoints(Trick):
         self.keep_last = 0 if _is_zero(keep_last) else check_every("keep_last", keep_last)
         self.existing = _check_existing(existing)
         self.save_weights_only = bool(save_weights_only)
+        self.weights_where_needed = False
+        """Whether a model whose configuration cannot be saved has its weights stored alone."""
         self.background = bool(background)
         self.verbose = verbose
+        self._weights_only = self.save_weights_only
         self._writer = self._new_writer()
         self._opened_for: weakref.ref[keras.Model] | None = None
         self._monitor = Monitor(self.monitor, self.mode)
@@ -187,8 +190,7 @@ class BestCheckpoints(Trick):
         self._said = set()
         model = self.run.model
         if self.run.chief:
-            if not self.save_weights_only:
-                _check_configuration(model)
+            self._check_configuration(model)
             check_writable(self.directory, name="directory")
             if self._opened_for is None or self._opened_for() is not model:
                 self._open()
@@ -249,6 +251,23 @@ class BestCheckpoints(Trick):
 
     # What the training thread does.
 
+    def _check_configuration(self, model: keras.Model) -> None:
+        """Finds out, before it is trained, whether a model can be written."""
+        self._weights_only = self.save_weights_only
+        if self.save_weights_only:
+            return
+        try:
+            saving.check_configuration(model)
+        except (NotImplementedError, TypeError, ValueError) as error:
+            if self.weights_where_needed:
+                self._weights_only = True
+                return
+            raise ValueError(
+                "`save_weights_only` must be True for a model whose configuration cannot be saved, "
+                f"got False: {error} Give its classes a `get_config`, or pass "
+                "`save_weights_only=True`."
+            ) from error
+
     def _open(self) -> None:
         """Judges what the directory holds, and takes it up or not."""
         self._writer = self._new_writer()
@@ -267,9 +286,7 @@ class BestCheckpoints(Trick):
         self._writer.store.open(self._rule(guess), fresh=self.existing == "replace")
 
     def _new_writer(self) -> Writer:
-        return Writer(
-            self.directory, weights_only=self.save_weights_only, background=self.background
-        )
+        return Writer(self.directory, weights_only=self._weights_only, background=self.background)
 
     def _rule(self, mode: Direction) -> Rule:
         return Rule(self.monitor, mode, self.keep, self.keep_last)
@@ -349,17 +366,6 @@ def _check_existing(existing: object) -> Existing:
 
 def _is_zero(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value == 0
-
-
-def _check_configuration(model: keras.Model) -> None:
-    """A model that cannot be written is known before it is trained."""
-    try:
-        saving.check_configuration(model)
-    except (NotImplementedError, TypeError, ValueError) as error:
-        raise ValueError(
-            "`save_weights_only` must be True for a model whose configuration cannot be saved, got "
-            f"False: {error} Give its classes a `get_config`, or pass `save_weights_only=True`."
-        ) from error
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

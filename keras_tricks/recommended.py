@@ -12,7 +12,7 @@ from keras_tricks import _backend
 from keras_tricks._arguments import checks_keywords
 from keras_tricks._backend.nodes import ListNode
 from keras_tricks._run_directory import claim, following
-from keras_tricks._schedule import check_every
+from keras_tricks.best_checkpoints import BestCheckpoints
 from keras_tricks.closing_block import ClosingBlock
 from keras_tricks.step_evaluation import StepEvaluation
 
@@ -27,6 +27,7 @@ class Recommended(ListNode[keras.callbacks.Callback]):
     Attributes:
         directory: Directory of this run, such as `run/001`.
         evaluation: The `StepEvaluation`, None without validation data.
+        checkpoints: The `BestCheckpoints`; without validation data it goes by what `fit` validates.
         closing_block: What prints the findings and writes `report.md`.
     """
 
@@ -34,11 +35,14 @@ class Recommended(ListNode[keras.callbacks.Callback]):
     # threads. Those of our callbacks may: `callbacks=[kt.recommended("run"), another]` works.
     async_safe = True
 
-    def __init__(self, directory: Path, evaluation: StepEvaluation | None) -> None:
+    def __init__(
+        self, directory: Path, evaluation: StepEvaluation | None, checkpoints: BestCheckpoints
+    ) -> None:
         self.directory = directory
         self.evaluation = evaluation
+        self.checkpoints = checkpoints
         self.closing_block = ClosingBlock(directory, advice=() if evaluation else (NO_DATA,))
-        members = (evaluation, self.closing_block)
+        members = (evaluation, checkpoints, self.closing_block)
         super().__init__(member for member in members if member is not None)
 
 
@@ -58,6 +62,8 @@ def recommended(
 
     - `train/` and `validation/`: TensorBoard events, the step on the x axis. Both curves of a
       value, `evaluation_loss_vs_iterations`, stand in one chart;
+    - `checkpoints/`: the `keep` best and the newest, and `checkpoints.json`. Of a model whose
+      configuration cannot be saved, weights and optimizer alone;
     - `report.md`: the block that is also printed at the end of `fit`, one sentence for each
       finding.
 
@@ -69,12 +75,11 @@ def recommended(
             evaluated exactly, so leave it out of `fit`. None: nothing is evaluated.
         every_steps: Evaluate at the first chance at or after each multiple of this step; None
             evaluates at the end of each epoch.
-        monitor: Name of the value that tells which weights are best. It is checked, and has no
-            effect as long as nothing here keeps checkpoints.
-        keep: How many checkpoints to keep. The same holds.
+        monitor: Name of the value that tells which checkpoints are best.
+        keep: How many of the best to keep.
 
     Returns:
-        A list with the attributes `directory`, `evaluation` and `closing_block`.
+        A list with the attributes `directory`, `evaluation`, `checkpoints` and `closing_block`.
 
     Raises:
         TypeError: If an argument is of the wrong type.
@@ -87,7 +92,9 @@ def recommended(
         >>> callbacks.evaluation.history
         {'step': []}
     """
-    _check(validation_data, every_steps, monitor, keep)
+    _check(validation_data, every_steps)
+    checkpoints = BestCheckpoints("checkpoints", monitor=monitor, keep=keep)
+    checkpoints.weights_where_needed = True
     evaluation = None
     if validation_data is not None:
         evaluation = StepEvaluation(validation_data, every_steps=every_steps)
@@ -97,18 +104,12 @@ def recommended(
         directory = following(Path(run_dir).absolute())
     if evaluation is not None:
         evaluation.log_dir = directory
-    return Recommended(directory, evaluation)
+    checkpoints.directory = directory / "checkpoints"
+    return Recommended(directory, evaluation, checkpoints)
 
 
-def _check(validation_data: Any, every_steps: Any, monitor: Any, keep: Any) -> None:
-    """Raises at what is wrong with the arguments, before anything is made."""
-    if not isinstance(monitor, str):
-        raise TypeError(
-            f'`monitor` must be the name of a value, got {monitor!r}. Pass `monitor="val_loss"`.'
-        )
-    if not monitor:
-        raise ValueError('`monitor` must not be empty, got "". Pass `monitor="val_loss"`.')
-    check_every("keep", keep)
+def _check(validation_data: Any, every_steps: Any) -> None:
+    """Raises at arguments that do not fit each other, before anything is made."""
     if every_steps is not None and validation_data is None:
         raise ValueError(
             f"`every_steps` needs `validation_data`, got every_steps={every_steps!r} and None. "

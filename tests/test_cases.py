@@ -327,3 +327,107 @@ def test_host_memory_does_not_grow_with_evaluations(form: str) -> None:
         grown.append(resident())
     slope = np.polyfit(np.arange(0, 101, 20), grown, 1)[0]
     assert slope < 20 * 1024
+
+
+# Checkpoints.
+
+
+def shrinking(rate: float = 0.1, **options: Any) -> Any:
+    """A weight of 1 that is 0.8 times as large after each step on ones, towards zero."""
+    return linear(1.0, rate, **options)
+
+
+ONES = column(*[1.0] * 20)
+
+
+def kernels(directory: Any) -> dict[int, float]:
+    """The weight in each kept checkpoint, by step, as Keras loads it."""
+    kept = kt.Checkpoints(directory).checkpoints
+    return {c.step: keras.models.load_model(c.path).get_weights()[0].item() for c in kept}
+
+
+@pytest.mark.backend("tensorflow", "jax")  # PyTorch has no `steps_per_execution`
+def test_checkpoints_are_of_the_batches_that_ran(tmp_path: Any) -> None:
+    """keras-team/keras#17589, keras-team/keras#20861, keras-team/keras#21422."""
+    model = shrinking(0.0, steps_per_execution=4)
+    evaluation = kt.StepEvaluation((ONES, ONES), every_steps=24, at_end=False)
+    best = kt.BestCheckpoints(tmp_path, keep=9)
+    # 10 batches an epoch in executions of 4, 4 and 2: Keras counts 12 of them.
+    model.fit(ONES, ONES, batch_size=2, epochs=6, verbose=0, callbacks=[evaluation, best])
+    assert sorted(c.step for c in best.checkpoints) == [24, 48]
+
+
+def test_the_best_within_epochs_is_kept(tmp_path: Any) -> None:
+    """tensorflow/tensorflow#33163, keras-team/keras#16734, tensorflow/tensorflow#44107."""
+    for monitor in ("loss", "val_loss"):
+        model = shrinking()
+        # Training drives the weight to 0, where the targets of the evaluation want 1.
+        evaluation = kt.StepEvaluation((ONES[:4], ONES[:4]), every_steps=5, at_end=False)
+        best = kt.BestCheckpoints(tmp_path / monitor, monitor=monitor, keep=1, keep_last=0)
+        callbacks = [evaluation, best]
+        model.fit(ONES, 0 * ONES, batch_size=2, epochs=2, verbose=0, callbacks=callbacks)
+        step = {"loss": 20, "val_loss": 5}[monitor]
+        assert kernels(tmp_path / monitor) == {step: approx(0.8**step, rel=1e-5)}
+    assert best.best is not None
+    assert best.best.metrics["val_loss"] == approx((1 - 0.8**5) ** 2, rel=1e-5)
+
+
+def test_an_epoch_without_the_value_leaves_the_best(tmp_path: Any) -> None:
+    """keras-team/keras#13689, tensorflow/tensorflow#41632, keras-team/keras#15684."""
+    best = kt.BestCheckpoints(tmp_path, keep=1, keep_last=0)
+    shrinking().fit(
+        ONES,
+        0 * ONES,
+        batch_size=20,
+        epochs=5,
+        verbose=0,
+        validation_data=(ONES[:4], 0.64 * ONES[:4]),
+        validation_freq=2,
+        callbacks=[best],
+    )
+    # After epoch 2 the weight is 0.64, after epoch 4 it is 0.41; the others were not validated.
+    assert kernels(tmp_path) == {2: approx(0.64)}
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_a_save_that_fails_leaves_the_one_before(tmp_path: Any, weights_only: bool) -> None:
+    """Lightning-AI/pytorch-lightning#688, keras-team/keras#20463, keras-team/keras-tuner#390."""
+    resource = pytest.importorskip("resource")
+    dense = keras.layers.Dense(512, kernel_initializer="ones")
+    model = keras.Sequential([keras.Input((64,)), dense, keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    best = kt.BestCheckpoints(tmp_path, keep=1, save_weights_only=weights_only)
+    x, y = np.ones((8, 64), "float32"), np.zeros((8, 1), "float32")
+    callbacks = [kt.StepEvaluation((x, y)), best]
+    model.fit(x, y, verbose=0, callbacks=callbacks)
+    assert best.last is not None
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (best.last.path.stat().st_size // 2, limits[1]))
+    try:
+        model.fit(x, y, verbose=0, callbacks=callbacks)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert best.failures == 1
+    dense.kernel.assign(0 * dense.kernel)
+    kt.Checkpoints(tmp_path).restore(model)
+    assert np.mean(dense.get_weights()[0]) == 1.0
+
+
+def test_a_restart_remembers_the_best(tmp_path: Any) -> None:
+    """keras-team/keras#17012, tensorflow/tensorflow#57667, Lightning-AI/pytorch-lightning#18687."""
+
+    class Inject(keras.callbacks.Callback):
+        def __init__(self, values: list[float]) -> None:
+            super().__init__()
+            self.values = values
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.model.layers[0].kernel.assign([[self.values[epoch]]])
+
+    for values in ([3.0, 1.0, 2.0], [2.5, 2.0, 1.5]):
+        best = kt.BestCheckpoints(tmp_path, keep=1, keep_last=0, existing="continue")
+        callbacks = [Inject(values), best]
+        options = {"epochs": 3, "verbose": 0, "validation_data": (ONES, 0 * ONES)}
+        linear(0.0, 0.0).fit(ONES, 0 * ONES, callbacks=callbacks, **options)
+    (weight,) = kernels(tmp_path).values()
+    assert weight == 1.0

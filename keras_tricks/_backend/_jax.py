@@ -339,7 +339,16 @@ def host_views(variables: list[keras.Variable]) -> list[np.ndarray] | None:
     values = [variable.value for variable in variables]
     if not all(device.platform == "cpu" for value in values for device in value.devices()):
         return None
-    return [np.asarray(value) for value in values]
+    return [_host_view(value) for value in values]
+
+
+def _host_view(value: Any) -> np.ndarray:
+    # What `np.asarray` gives is kept by the array, whose memory the next step can then not take
+    # over: it would have to get as much anew. That of several devices or of bfloat16 is a copy.
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError):
+        return np.asarray(value)
 
 
 @jax.jit
