@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from keras_tricks._archive import Sink
 from keras_tricks._files import TEMPORARY_PREFIX
 from keras_tricks._index import FILE_NAME, Index, Record, loads, record_of, rule_of
+from keras_tricks.host import Sink
 
 INDEX = "checkpoints.json"
 MARK = "keras_tricks"

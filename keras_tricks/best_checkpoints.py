@@ -26,6 +26,9 @@ from keras_tricks._shelf import Checkpoint, Mode, Shelf, check_mode
 from keras_tricks._trick import Trick
 from keras_tricks._writer import Writer
 
+WAIT_SHARE = 0.01
+"""Of the time of a `fit`: what it waited for checkpoints beyond that is worth a sentence."""
+
 Existing = Literal["error", "continue", "replace"]
 
 
@@ -237,12 +240,12 @@ class BestCheckpoints(Trick):
     def summary(self) -> list[Finding]:
         found = []
         if self.failures:
-            text = f"{self.failures} checkpoints could not be written: {self.error}."
+            text = f"Checkpoints that could not be written: {self.failures}, {self.error}."
             found.append(Finding(text, PROBLEM))
-        if self.waits:
+        if self.wait_seconds > max(1.0, WAIT_SHARE * (host.clock() - self.run.started)):
             text = (
-                f"{self.waits} saves waited {self.wait_seconds:.3g} s for the one before: evaluate "
-                "less often, or write to a faster disk."
+                f"Training waited {self.wait_seconds:.3g} s for checkpoints to be written, "
+                f"{self.waits} times: evaluate less often, or write to a faster disk."
             )
             found.append(Finding(text, ADVICE))
         if self.run.chief:

@@ -1,5 +1,6 @@
 """The machine: clock, memory of the process and of its container, stacks, lines of output."""
 
+import io
 import os
 import sys
 import threading
@@ -191,3 +192,85 @@ def _give_way() -> None:
     """Takes the lowest priority for this thread. Elsewhere it would be that of the process."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+
+
+class Sink(io.RawIOBase):
+    """What HDF5 writes into: a file from its byte `room` on, whose faults are told afterwards.
+
+    HDF5 1.14 ends the process with a segmentation fault when it cannot write what it still holds
+    as a file is closed, on a full disk for instance. So nothing fails here: after the first fault
+    all is dropped.
+
+    Args:
+        path: The file.
+        room: Bytes that stay free before the content.
+        new: Whether it begins empty.
+
+    Attributes:
+        error: The first fault, None if there was none.
+    """
+
+    def __init__(self, path: Path, *, room: int = 0, new: bool = True) -> None:
+        super().__init__()
+        self.error: OSError | None = None
+        self._room = room
+        self._place = 0
+        flags = os.O_RDWR | getattr(os, "O_BINARY", 0) | (os.O_CREAT | os.O_TRUNC if new else 0)
+        self._file = os.open(path, flags, 0o666)
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._place}
+        start = base[whence] if whence in base else os.fstat(self._file).st_size - self._room
+        self._place = max(0, start + offset)
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        os.lseek(self._file, self._room + self._place, os.SEEK_SET)
+        content = os.read(self._file, len(buffer))
+        buffer[: len(content)] = content
+        self._place += len(content)
+        return len(content)
+
+    def write(self, content: memoryview) -> int:  # type: ignore[override]
+        count, written = len(content), 0
+        try:
+            os.lseek(self._file, self._room + self._place, os.SEEK_SET)
+            while written < count and self.error is None:
+                written += os.write(self._file, content[written:])
+        except OSError as error:
+            self.error = error
+        self._place += count
+        return count
+
+    def truncate(self, size: int | None = None) -> int:
+        size = self._place if size is None else size
+        try:
+            if self.error is None:
+                os.ftruncate(self._file, self._room + size)
+        except OSError as error:
+            self.error = error
+        return size
+
+    def close(self) -> None:
+        """Closes the file.
+
+        Raises:
+            OSError: If a part of the content could not be written.
+        """
+        if not self.closed:
+            super().close()
+            os.close(self._file)
+            if self.error is not None:
+                raise self.error

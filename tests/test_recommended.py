@@ -76,10 +76,11 @@ def test_the_block_ends_fit_and_is_kept(capsys):
     loss = np.mean((np.arange(7) / 10) ** 2)
     assert lines[:2] == ["", "keras_tricks: run/001"]
     assert lines[2].startswith(f"- Step 6: val_loss {loss:.4g}. 2 evaluations took ")
-    assert lines[3].startswith("- Trained 6 steps in ")
-    assert lines[4:] == ["tensorboard --logdir run"]
+    assert lines[3].startswith(f"- Best val_loss {loss:.4g} at step 3, ")
+    assert lines[4].startswith("- Trained 6 steps in ")
+    assert lines[5:] == ["tensorboard --logdir run"]
     report = (callbacks.directory / "report.md").read_text().splitlines()
-    assert report == ["# run/001", "", *lines[2:4], "", lines[4]]
+    assert report == ["# run/001", "", *lines[2:5], "", lines[5]]
 
 
 def test_a_second_fit_with_the_same_callbacks_goes_on_in_its_directory():
@@ -89,6 +90,7 @@ def test_a_second_fit_with_the_same_callbacks_goes_on_in_its_directory():
     model.fit(x, y, batch_size=8, verbose=0, callbacks=callbacks)
     assert [finding.text[:7] for finding in callbacks.closing_block.findings] == [
         "Step 9:",
+        "Best va",
         "Trained",
     ]
     assert [path.name for path in Path("run").iterdir()] == ["001"]
@@ -139,12 +141,51 @@ def test_without_data_nothing_is_evaluated_and_the_block_says_what_to_do():
     assert "Pass `validation_data` to `kt.recommended`" in callbacks.closing_block.findings[0].text
 
 
-def test_a_lost_directory_costs_the_report_and_not_the_run(capsys):
-    callbacks = kt.recommended("run")
-    callbacks.directory.rmdir()
+def test_a_report_that_cannot_be_written_costs_itself_and_not_the_run(capsys):
+    callbacks = kt.recommended("run", VALIDATION)
+    (callbacks.directory / "report.md").mkdir()
     fitted(callbacks)
-    assert isinstance(callbacks.closing_block.error, FileNotFoundError)
+    assert isinstance(callbacks.closing_block.error, OSError)
     assert "ClosingBlock: report.md could not be written: " in capsys.readouterr().out
+
+
+def test_the_command_line_lists_the_checkpoints_best_first(capsys):
+    fitted(kt.recommended("run", VALIDATION, keep=1))
+    capsys.readouterr()
+    for there in ("run", "run/001", "run/001/checkpoints"):
+        assert main(["checkpoints", there]) == 0
+        heading, columns, _, *rows = capsys.readouterr().out.splitlines()
+        assert heading == "run/001/checkpoints: 2 of 2 evaluations, best first by val_loss"
+        assert columns.split()[:4] == ["rank", "step", "epoch", "val_loss"]
+        loss = f"{np.mean((np.arange(7) / 10) ** 2):.4g}"
+        assert [row.split()[:4] for row in rows] == [["1", "3", "0", loss], ["2", "6", "1", loss]]
+        assert rows[0].endswith("step-00000003.keras")
+
+
+def test_the_command_line_tells_of_a_lost_checkpoint_and_of_none(capsys):
+    callbacks = kt.recommended("run", VALIDATION, keep=1)
+    fitted(callbacks)
+    callbacks.checkpoints.best.path.unlink()
+    assert main(["checkpoints", "run"]) == 0
+    assert "step-00000003.keras is gone" in capsys.readouterr().err
+    assert main(["checkpoints", "elsewhere"]) == 1
+    assert "no checkpoints.json in it" in capsys.readouterr().err
+
+
+def test_a_model_without_a_configuration_keeps_its_weights():
+    class Unsaved(keras.Model):
+        def __init__(self, units):
+            super().__init__()
+            self.dense = keras.layers.Dense(units)
+
+        def call(self, x):
+            return self.dense(x)
+
+    model = Unsaved(1)
+    model.compile("sgd", "mse")
+    callbacks = kt.recommended("run", VALIDATION)
+    model.fit(*numbers(20), batch_size=8, verbose=0, callbacks=callbacks)
+    assert [c.path.name for c in callbacks.checkpoints.checkpoints] == ["step-00000003.weights.h5"]
 
 
 @pytest.mark.parametrize("there", ["run", "run/002", "run/002/report.md"])
@@ -154,7 +195,7 @@ def test_the_command_line_prints_the_newest_report(capsys, there):
     Path("run/003").mkdir()  # a run that has not ended
     printed = capsys.readouterr().out.splitlines()
     assert main(["report", there]) == 0
-    assert capsys.readouterr().out.splitlines()[2:4] == printed[-3:-1]
+    assert capsys.readouterr().out.splitlines()[2:4] == printed[-4:-2]
 
 
 def test_the_printed_command_works_from_where_it_is_printed(capsys, tmp_path, monkeypatch):

@@ -20,9 +20,9 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.saving import saving_lib
 from keras.src.saving.keras_saveable import KerasSaveable
 
-from keras_tricks._archive import ROOM, Sink, around
+from keras_tricks._backend.archive import ROOM, around
 from keras_tricks._backend.snapshot import Snapshot
-from keras_tricks.host import Quiet
+from keras_tricks.host import Quiet, Sink
 
 _KINDS = (
     "Operation",
