@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -17,7 +18,7 @@ from tests.small_fit import BACKEND, BATCH_SIZE, AtStep, examples, noisy_model, 
 ROOT = Path(__file__).parents[1]
 X, Y = examples(80)  # ten steps
 BAD_STEP = 5
-OPTIONS = {
+COMPILED: dict[str, dict[str, dict[str, Any]]] = {
     "tensorflow": {
         "plain": {"jit_compile": False},
         "jit": {"jit_compile": True},
@@ -27,7 +28,8 @@ OPTIONS = {
     },
     "jax": {"plain": {}, "eager": {"run_eagerly": True}, "loop": {"steps_per_execution": 4}},
     "torch": {"plain": {}},
-}[BACKEND]
+}
+OPTIONS = COMPILED[BACKEND]
 
 
 def with_nan(x=X, step=BAD_STEP, steps=1):
