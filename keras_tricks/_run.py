@@ -106,6 +106,10 @@ class Run:
         evaluations: Evaluations so far.
         limit: Step at which training ends, None without one.
         active: Whether the tap listens.
+        guarded: Train function that takes the model's place in this `fit`, None for the model's.
+        peek: Is called with the first batch before its step, None for nobody.
+        wants_batch: Whether somebody needs a batch of the next so many steps, also where they
+            would be read inside the graph.
         last_logs: What the train function returned last.
     """
 
@@ -134,6 +138,9 @@ class Run:
         self.evaluations: list[Evaluation] = []
         self.limit: int | None = None
         self.active = False
+        self.guarded: Callable[..., Any] | None = None
+        self.peek: Callable[[Any], None] | None = None
+        self.wants_batch: Callable[[int], bool] = lambda _: False
         self.stepping = False
         self.last_logs: dict[str, Any] = {}
         self.started = host.clock()
@@ -261,13 +268,13 @@ class Run:
         if self.members and self.step > self.first_step_number:
             text = f"Training was interrupted after step {self.step}."
             self._close([Finding(text, PROBLEM), *self.findings()])
-        self.members, self.limit = [], None
+        self.members, self.limit, self.guarded = [], None, None
         for events in self._events.values():
             events.close()
 
     def _finish(self) -> None:
         self.active = False
-        self.batch, self.last_logs = None, {}
+        self.batch, self.last_logs, self.guarded, self.peek = None, {}, None, None
         for events in self._events.values():
             events.close()
         model = self._model()
@@ -313,6 +320,12 @@ class Run:
             # The last batch of an epoch may be a part of one, the first is whole.
             self.batch_rows = _backend.latest_rows(batch)
         self.wait_seconds = host.clock() - self._asked
+
+    def before_first(self, batch: Any) -> None:
+        """Shows the first batch to who wants it, while the state is that from before its step."""
+        peek, self.peek = self.peek, None
+        if peek is not None:
+            peek(batch)
 
     def publish(self, state: Any) -> None:
         _backend.publish(self.model, state)

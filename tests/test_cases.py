@@ -431,3 +431,55 @@ def test_a_restart_remembers_the_best(tmp_path: Any) -> None:
         linear(0.0, 0.0).fit(ONES, 0 * ONES, callbacks=callbacks, **options)
     (weight,) = kernels(tmp_path).values()
     assert weight == 1.0
+
+
+def test_a_validation_that_is_not_finite_ends_the_fit() -> None:
+    """keras-team/keras#4848, keras-team/keras#6456."""
+    x = np.ones((20, 1), "float32")
+    validation = column(float("nan"), 1.0), column(0, 0)
+    printer = kt.TensorPrinter()
+    history = (
+        linear(1.0, 0.1)
+        .fit(x, 0 * x, 2, epochs=5, verbose=0, validation_data=validation, callbacks=[printer])
+        .history
+    )
+    assert len(history["val_loss"]) == 1
+
+
+def root(y_true: Any, y_pred: Any) -> Any:
+    return keras.ops.sqrt(keras.ops.abs(y_true - y_pred))
+
+
+def test_no_checkpoint_holds_weights_that_are_not_finite(tmp_path: Any) -> None:
+    """keras-team/keras-io#910, kyutai-labs/pocket-tts#262."""
+    x, y = column(1, 1, 1, 1), column(0, 0, 0, 1)  # the last row fits exactly
+    path = tmp_path / "e.weights.h5"
+    save = keras.callbacks.ModelCheckpoint(path, save_weights_only=True)
+    printer = kt.TensorPrinter()
+    model = linear(1.0, 0.0, root)
+    model.fit(x, y, batch_size=1, shuffle=False, verbose=0, callbacks=[printer, save])
+    model.load_weights(path)
+    assert model.get_weights()[0].item() == 1.0
+    assert printer.report is not None
+    assert (printer.report.step, printer.report.producer) == (4, "loss root")
+
+
+class Log(keras.layers.Layer):
+    def call(self, inputs: Any) -> Any:
+        return keras.ops.log(inputs)
+
+
+def test_the_layer_is_named_that_first_gives_nan() -> None:
+    """keras-team/keras#17604, keras-team/keras#2627, tensorflow/tensorflow#2288."""
+    dense = keras.layers.Dense
+    x = np.random.default_rng(0).normal(size=(64, 32)).astype("float32")
+    names = [dense(8, name="first"), dense(8, name="second"), Log(name="third")]
+    model = keras.Sequential([keras.Input((32,)), *names, dense(8, "tanh"), dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    before = model.get_weights()
+    printer = kt.TensorPrinter()
+    model.fit(x, x[:, :1], batch_size=64, verbose=0, callbacks=[printer])
+    assert printer.report is not None
+    assert printer.report.producer == "third"
+    for weight, old in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, old)

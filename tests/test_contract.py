@@ -31,6 +31,9 @@ MAKE = {
     "StepEvaluation": lambda folder: kt.StepEvaluation(
         (X, Y), every_steps=NEVER, at_end=False, log_dir=folder / "events"
     ),
+    "TensorPrinter": lambda folder: kt.TensorPrinter(
+        directory=folder / "tensors", log_dir=folder / "log", every_steps=NEVER, guard=False
+    ),
 }
 
 

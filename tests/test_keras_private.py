@@ -178,6 +178,52 @@ def _():
     return len(model.weights) == 2 and model.optimizer.built and len(model.metrics_variables) == 4
 
 
+@means("_layers")
+def _():
+    outer = keras.Sequential([keras.Sequential([keras.layers.Dense(1)])])
+    return bool(outer._layers) and not getattr(keras.layers.Dense(1), "_layers", None)
+
+
+@means("_fn_kwargs")
+def _():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    metric = keras.metrics.BinaryCrossentropy(from_logits=True)
+    return getattr(loss, "from_logits", None) is True and metric._fn_kwargs["from_logits"] is True
+
+
+@means("_clip_gradients")
+def _():
+    optimizer = keras.optimizers.SGD(clipvalue=1.0)
+    return float(array(optimizer._clip_gradients([keras.ops.full((), 3.0)])[0])) == 1.0
+
+
+@means("keras.src.optimizers.base_optimizer.BaseOptimizer")
+def _():
+    base = keras.src.optimizers.base_optimizer.BaseOptimizer
+    optimizer, variable = keras.optimizers.SGD(0.5), keras.Variable(1.0)
+    optimizer.build([variable])
+    for name in ("assign", "assign_add", "assign_sub"):
+        optimizer.__dict__[name] = getattr(base, name).__get__(optimizer)
+    with keras.StatelessScope() as scope:
+        optimizer.update_step(keras.ops.ones(()), variable, 0.5)
+    return (
+        float(array(scope.get_current_value(variable))) == 0.5
+        and float(array(variable.value)) == 1.0
+    )
+
+
+@means("_make_function")
+def _():
+    model = regression()
+    calls = []
+    make = keras_private.watched_steps(model, lambda step: calls.append(step) or step)
+    if keras.backend.backend() == "torch":
+        return not hasattr(model, "_make_function")
+    with make:
+        model.make_train_function(force=True)
+    return len(calls) == 1 and "_make_function" not in model.__dict__
+
+
 @means("_seed_generators")
 def _():
     layer = keras.layers.Dropout(0.5, seed=1)

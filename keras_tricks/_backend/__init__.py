@@ -71,6 +71,11 @@ def remove_tap(model: keras.Model) -> None:
         model.train_function = inner
 
 
+def untapped(model: keras.Model) -> Any:
+    """The model's train function without the tap."""
+    return getattr(model.train_function, "keras_tricks_inner", model.train_function)
+
+
 def publish(model: keras.Model, state: Any) -> None:
     """Makes the state of the step that just ended visible to `sync` (JAX)."""
     _module.publish(model, state)

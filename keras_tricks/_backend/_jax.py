@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -292,8 +293,13 @@ def tapped(
         allowed = tap.before(steps_per_execution)
         if allowed == 0:
             return tap.last_logs, state
+        if tap.peek is not None:
+            first = next(iterator)
+            tap.publish(state)
+            tap.before_first(first)
+            iterator = itertools.chain([first], iterator)
         batches = _Counted(iterator, tap, allowed)
-        logs, state = inner(state, batches)
+        logs, state = (tap.guarded or inner)(state, batches)
         tap.publish(state)
         tap.after(batches.count, logs)
         return logs, state

@@ -287,20 +287,27 @@ def tapped(
         allowed = tap.before(steps_per_execution)
         if allowed == 0:
             return tap.last_logs
+        function = tap.guarded or inner
         if steps_per_execution == 1:
             tap.waiting()
             batch = next(iterator)
             tap.received(batch)
-            logs = _one_step(inner, iterator, eager)(batch)
+            if tap.peek is not None:
+                tap.before_first(batch)
+            logs = _one_step(function, iterator, eager)(batch)
             tap.after(1, logs)
             return logs
-        if allowed < steps_per_execution:
-            # The loop inside the graph has a fixed length; fewer steps run from here.
+        if allowed < steps_per_execution or tap.peek is not None or tap.wants_batch(allowed):
+            # The loop inside the graph has a fixed length, and nobody sees its batches.
             batches = _take(iterator, allowed)
-            logs = inner(iter(batches))
+            tap.received(batches[-1])
+            if tap.peek is not None:
+                tap.before_first(batches[0])
+            logs = function(iter(batches))
             tap.after(len(batches), logs)
             return logs
-        logs = inner(iterator)
+        tap.batch = None
+        logs = function(iterator)
         tap.after(None, logs)
         return logs
 

@@ -140,7 +140,9 @@ def tapped(
         if tap.before(steps_per_execution) == 0:
             return tap.last_logs
         tap.received(batches[0])
-        logs = inner(batches)
+        if tap.peek is not None:
+            tap.before_first(batches[0])
+        logs = (tap.guarded or inner)(batches)
         tap.after(1, logs)
         return logs
 

@@ -303,3 +303,120 @@ def calling_list() -> keras.callbacks.CallbackList | None:
                 return owner
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+def training_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """`compute_loss` as `train_step` calls it."""
+    return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+
+
+def call_training(model: keras.Model, x: Any) -> Any:
+    """The forward pass as `train_step` makes it; `call` need not take `training`."""
+    if model._call_has_training_arg:
+        return model(x, training=True)
+    return model(x)
+
+
+def has_layers(layer: Any) -> bool:
+    """Whether a layer consists of others: only their own weights are nobody else's."""
+    return bool(getattr(layer, "_layers", None))
+
+
+def operations(model: keras.Model) -> list[Any]:
+    """Layers and, in functional models, operations such as `ops.log(x)`, which are no layers."""
+    found: dict[int, Any] = {}
+    for layer in flatten_layers(model):
+        for operation in [layer, *(getattr(layer, "operations", None) or ())]:
+            if not isinstance(operation, keras.layers.InputLayer):
+                found[id(operation)] = operation
+    return list(found.values())
+
+
+def from_logits(loss: Any) -> bool | None:
+    """What a loss expects; None where it has no such choice. A wrapper keeps it with its `fn`."""
+    value = getattr(loss, "from_logits", None)
+    if value is None:
+        value = getattr(loss, "_fn_kwargs", {}).get("from_logits")
+    return None if value is None else bool(value)
+
+
+def loss_scale(model: keras.Model) -> float:
+    """By what `optimizer.scale_loss` multiplies."""
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return 1.0
+    with keras.StatelessScope():
+        return float(keras.ops.convert_to_numpy(optimizer.scale_loss(keras.ops.ones(()))))
+
+
+def update_ratios(model: keras.Model, pairs: list[tuple[Variable, Any, Any]]) -> list[Any]:
+    """Norm of the update over that of the weight, and whether all that it assigns is finite.
+
+    Makes each variable's update alone, in a scope that keeps it from being assigned, so that no
+    more than one variable is held twice. `update_step` is public, and TensorFlow's optimizers
+    assign past any scope: the base class's way of assigning takes the place of theirs. Weight
+    decay is left out.
+
+    Args:
+        model: The model.
+        pairs: Variable, gradient and value.
+    """
+    optimizer = innermost_optimizer(getattr(model, "optimizer", None))
+    if optimizer is None or not pairs or not optimizer.built:
+        return []
+    base = keras.src.optimizers.base_optimizer.BaseOptimizer
+    names = ("assign", "assign_add", "assign_sub")
+    gradients = optimizer._clip_gradients([gradient for _, gradient, _ in pairs])
+    with keras.StatelessScope():
+        rate = optimizer.learning_rate
+    ratios = []
+    for name in names:
+        optimizer.__dict__[name] = getattr(base, name).__get__(optimizer)
+    try:
+        for (variable, _, value), gradient in zip(pairs, gradients, strict=True):
+            with keras.StatelessScope(state_mapping=[(variable, value)]) as scope:
+                optimizer.update_step(gradient, variable, rate)
+                new = scope.get_current_value(variable)
+                values = list(scope.state_mapping.values())
+            finite = all(_is_finite(value) for value in values)
+            ratios.append((_ratio(new, value), finite))
+    finally:
+        for name in names:
+            del optimizer.__dict__[name]
+    return ratios
+
+
+def _ratio(new: Any, old: Any) -> float | None:
+    """None for a weight that is zero."""
+    new, old = (keras.ops.cast(tensor, "float32") for tensor in (new, old))
+    update, size = (
+        float(keras.ops.convert_to_numpy(keras.ops.norm(keras.ops.reshape(tensor, (-1,)))))
+        for tensor in (new - old, old)
+    )
+    return update / size if size else None
+
+
+def _is_finite(value: Any) -> bool:
+    if "float" not in keras.backend.standardize_dtype(value.dtype):
+        return True
+    return bool(keras.ops.convert_to_numpy(keras.ops.all(keras.ops.isfinite(value))))
+
+
+@contextlib.contextmanager
+def watched_steps(model: keras.Model, wrap: Any) -> Iterator[None]:
+    """While a train function is made, its loop calls `wrap(step)` in the place of the jitted step.
+
+    On JAX an execution of several steps is a loop in Python around the jitted step. Only between
+    the two can each step's flag and batch be had.
+    """
+    make = model._make_function
+    model.__dict__["_make_function"] = lambda step, **options: make(wrap(step), **options)
+    try:
+        yield
+    finally:
+        del model.__dict__["_make_function"]
+
+
+def function_of(metric_or_loss: Any) -> Any | None:
+    """The function inside a metric or loss that wraps one."""
+    return getattr(metric_or_loss, "_fn", None) or getattr(metric_or_loss, "fn", None)

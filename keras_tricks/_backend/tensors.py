@@ -1,0 +1,20 @@
+"""What a replay and the guard ask of a backend: `_tensors_<backend>.py` has the answers."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from keras_tricks import _backend
+
+_module: Any = importlib.import_module(f"{__name__.rpartition('.')[0]}._tensors_{_backend.NAME}")
+
+concrete = _module.concrete
+probed = _module.probed
+loss_and_gradients = _module.loss_and_gradients
+no_gradients = _module.no_gradients
+training_mode = _module.training_mode
+two_passes: bool = _module.TWO_PASSES
+ERRORS: tuple[type[Exception], ...] = _module.ERRORS
+whole = _module.whole
+Guard = _module.Guard
