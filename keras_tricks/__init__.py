@@ -6,6 +6,7 @@ from keras_tricks.doctor import doctor
 from keras_tricks.evaluate import evaluate
 from keras_tricks.pad_batches import pad_batches
 from keras_tricks.recommended import recommended
+from keras_tricks.resume import Resume
 from keras_tricks.step_budget import StepBudget
 from keras_tricks.step_evaluation import StepEvaluation
 
@@ -15,6 +16,7 @@ __all__ = [
     "BestCheckpoints",
     "Checkpoint",
     "Checkpoints",
+    "Resume",
     "StepBudget",
     "StepEvaluation",
     "__version__",

@@ -11,10 +11,14 @@ import keras
 from keras_tricks import _backend
 from keras_tricks._arguments import checks_keywords
 from keras_tricks._backend.nodes import ListNode
-from keras_tricks._run_directory import claim, following
+from keras_tricks._run_directory import claim, following, newest_with
 from keras_tricks._schedule import check_every
 from keras_tricks.closing_block import ClosingBlock
+from keras_tricks.resume import Resume
 from keras_tricks.step_evaluation import StepEvaluation
+
+RESUME = "resume"
+RESUME_STEPS = 500
 
 NO_DATA = (
     "Nothing was evaluated exactly. Pass `validation_data` to `kt.recommended` instead of to `fit`."
@@ -28,17 +32,21 @@ class Recommended(ListNode[keras.callbacks.Callback]):
         directory: Directory of this run, such as `run/001`.
         evaluation: The `StepEvaluation`, None without validation data.
         closing_block: What prints the findings and writes `report.md`.
+        resume: The `Resume`, None unless asked for.
     """
 
     # `fit` asks each entry of its list, also one that is a list, whether its hooks may run in
     # threads. Those of our callbacks may: `callbacks=[kt.recommended("run"), another]` works.
     async_safe = True
 
-    def __init__(self, directory: Path, evaluation: StepEvaluation | None) -> None:
+    def __init__(
+        self, directory: Path, evaluation: StepEvaluation | None, resume: Resume | None = None
+    ) -> None:
         self.directory = directory
         self.evaluation = evaluation
+        self.resume = resume
         self.closing_block = ClosingBlock(directory, advice=() if evaluation else (NO_DATA,))
-        members = (evaluation, self.closing_block)
+        members = (evaluation, resume, self.closing_block)
         super().__init__(member for member in members if member is not None)
 
 
@@ -50,6 +58,7 @@ def recommended(
     every_steps: int | None = None,
     monitor: str = "val_loss",
     keep: int = 5,
+    resume: bool = False,
 ) -> Recommended:
     """Returns the callbacks that every training run should have.
 
@@ -72,9 +81,12 @@ def recommended(
         monitor: Name of the value that tells which weights are best. It is checked, and has no
             effect as long as nothing here keeps checkpoints.
         keep: How many checkpoints to keep. The same holds.
+        resume: Whether to go on in the newest directory, where an earlier start was interrupted:
+            see `Resume`, which stores at each multiple of `every_steps`, or of 500 without it. One
+            that has finished trains nothing more.
 
     Returns:
-        A list with the attributes `directory`, `evaluation` and `closing_block`.
+        A list with the attributes `directory`, `evaluation`, `closing_block` and `resume`.
 
     Raises:
         TypeError: If an argument is of the wrong type.
@@ -91,13 +103,17 @@ def recommended(
     evaluation = None
     if validation_data is not None:
         evaluation = StepEvaluation(validation_data, every_steps=every_steps)
-    if _backend.is_chief():
+    earlier = newest_with(Path(run_dir).absolute(), RESUME) if resume else None
+    if earlier is not None:
+        directory = earlier
+    elif _backend.is_chief():
         directory = claim(run_dir, name="run_dir")
     else:
         directory = following(Path(run_dir).absolute())
     if evaluation is not None:
         evaluation.log_dir = directory
-    return Recommended(directory, evaluation)
+    going_on = Resume(directory / RESUME, every_steps=every_steps or RESUME_STEPS)
+    return Recommended(directory, evaluation, going_on if resume else None)
 
 
 def _check(validation_data: Any, every_steps: Any, monitor: Any, keep: Any) -> None:
