@@ -8,6 +8,7 @@ from keras_tricks.evaluate import evaluate
 from keras_tricks.pad_batches import pad_batches
 from keras_tricks.print_tensors import print_tensors
 from keras_tricks.recommended import recommended
+from keras_tricks.resume import Resume
 from keras_tricks.step_budget import StepBudget
 from keras_tricks.step_evaluation import StepEvaluation
 from keras_tricks.tensor_printer import TensorPrinter
@@ -18,6 +19,7 @@ __all__ = [
     "BestCheckpoints",
     "Checkpoint",
     "Checkpoints",
+    "Resume",
     "StepBudget",
     "StepEvaluation",
     "TensorPrinter",

@@ -111,6 +111,8 @@ class Run:
         wants_batch: Whether somebody needs a batch of the next so many steps, also where they
             would be read inside the graph.
         last_logs: What the train function returned last.
+        skip: Batches that are still to be read without training.
+        preempted: Whether `fit` ends before its time, to be gone on with: nothing is evaluated.
     """
 
     def __init__(
@@ -143,6 +145,9 @@ class Run:
         self.wants_batch: Callable[[int], bool] = lambda _: False
         self.stepping = False
         self.last_logs: dict[str, Any] = {}
+        self.skip = 0
+        self.preempted = False
+        self._memory: dict[str, float] = {}
         self.started = host.clock()
         self.metrics_taken = False
         # The last reference to the list may be dropped by one of Keras's threads, while the next
@@ -158,6 +163,13 @@ class Run:
         if model is None:
             raise ReferenceError("The model of this run no longer exists.")
         return model
+
+    @property
+    def siblings(self) -> list[keras.callbacks.Callback]:
+        """The callbacks of this `fit` that are none of ours."""
+        callbacks = None if self._callbacks is None else self._callbacks()
+        everyone = [] if callbacks is None else callbacks.callbacks
+        return [c for c in everyone if not any(c is member for member in self.members)]
 
     def leads(self, trick: Trick) -> bool:
         """Whether `trick` is the one whose hooks stand for all."""
@@ -206,6 +218,8 @@ class Run:
         _backend.install_tap(model, self)
         try:
             for member in self.members:
+                member.before_begin()
+            for member in self.members:
                 member.on_begin()
         except BaseException:
             self.abandon()
@@ -216,11 +230,20 @@ class Run:
     def epoch_begin(self, epoch: int) -> None:
         self.epoch, self.epoch_step, self.metrics_taken = epoch, 0, False
         for member in self.members:
+            member.before_epoch(epoch)
+        for member in self.members:
             member.on_epoch_start(epoch)
 
     def first_step(self) -> None:
         self.stepping = True
         self._tell(lambda member: member.on_first_step())
+
+    def test_begin(self) -> None:
+        """Keras's own evaluation, or a user's, begins."""
+        if self.preempted:
+            self.model.stop_evaluating = True
+        else:
+            self.training_metrics()
 
     def training_metrics(self) -> None:
         """Once an epoch: the training metrics are whole and still there."""
@@ -230,6 +253,14 @@ class Run:
                 member.on_training_metrics()
 
     def epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        if self.skip:
+            raise ValueError(
+                f"the training data ended after {self.epoch_step} batches of epoch {epoch + 1}, of "
+                f"which {self.epoch_step + self.skip} were used before the interruption. Pass the "
+                "data that the run began with."
+            )
+        if self.preempted:
+            return
         validated = self.metrics_taken
         self.training_metrics()
         if validated:
@@ -298,6 +329,22 @@ class Run:
 
     # The tap, called around each execution: see `_backend.install_tap`.
 
+    def to_skip(self, steps_per_execution: int) -> int:
+        """How many of the batches that come now were trained on before an interruption."""
+        return min(self.skip, steps_per_execution)
+
+    def skipped(self, batches: list[Any]) -> None:
+        """Counts batches that were only read."""
+        self.epoch_step += len(batches)
+        self.skip -= len(batches)
+        if not self.skip:
+            self._tell(lambda member: member.on_skipped())
+
+    def epoch_over(self) -> bool:
+        """Whether the epoch is known to have no batch left."""
+        total = self.params.get("steps")
+        return total is not None and 0 < int(total) <= self.epoch_step
+
     def before(self, steps_per_execution: int) -> int:
         """How many steps may run now."""
         if self.members and getattr(self.model, "history", None) is not self._history:
@@ -342,6 +389,7 @@ class Run:
         if self.limit is not None and self.step >= self.limit:
             self.model.stop_training = True
         self._tell(lambda member: member.on_step(self.step))
+        self._tell(lambda member: member.after_step(self.step))
 
     def _tell(self, call: Callable[[Trick], None]) -> None:
         """Calls every trick where `fit` looks for the end of its data."""
@@ -360,9 +408,30 @@ class Run:
             return max(1, min(size, int(total) - self.epoch_step))
         return _backend.executed_steps(self.model, size, self._execution_memory())
 
+    def state(self) -> dict[str, Any]:
+        """What the next process must know of this `fit`."""
+        return {
+            "step": self.step,
+            "first_step": self.first_step_number,
+            "epoch": self.epoch,
+            "epoch_step": self.epoch_step,
+            "batch_rows": self.batch_rows,
+            "memory": self._execution_memory(),
+            "logs": keras_private.pythonify(self.last_logs),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Takes up what `state()` gave in an earlier process, before `fit` begins its epochs."""
+        self.step = self.step_before = int(state["step"])
+        self.first_step_number = int(state["first_step"])
+        self.epoch = int(state["epoch"])
+        self.skip = int(state["epoch_step"])
+        self.batch_rows = state["batch_rows"]
+        self._memory = dict(state["memory"])
+        self.last_logs = dict(state["logs"])
+        remember_steps(self.model, self.step)
+
     def _execution_memory(self) -> dict[str, float]:
-        if not hasattr(self, "_memory"):
-            self._memory: dict[str, float] = {}
         if self.epoch_step == 0:
             self._memory.pop("rows", None)
         return self._memory

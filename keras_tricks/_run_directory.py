@@ -37,6 +37,13 @@ def following(parent: Path) -> Path:
     return parent / f"{max(_numbered(parent), default=0) + 1:03d}"
 
 
+def newest_with(parent: Path, folder: str) -> Path | None:
+    """The last numbered directory in which there is such a folder, None if there is none."""
+    runs = _numbered(parent) if parent.is_dir() else {}
+    holding = (runs[n] for n in sorted(runs, reverse=True) if (runs[n] / folder).is_dir())
+    return next(holding, None)
+
+
 def newest(path: Path, *names: str) -> Path | None:
     """A file of a run, or of the newest of several that has it; None if there is none.
 

@@ -68,6 +68,9 @@ class Trick(keras.callbacks.Callback):
 
     # What a trick may override.
 
+    def before_begin(self) -> None:
+        """Before any trick's `on_begin`: what an earlier process left is taken up here."""
+
     def on_begin(self) -> None:
         """Before training; an error raised here ends `fit` before its first step."""
 
@@ -76,6 +79,15 @@ class Trick(keras.callbacks.Callback):
 
     def on_step(self, step: int) -> None:
         """After each execution of the train function, on the main thread."""
+
+    def after_step(self, step: int) -> None:
+        """After every trick's `on_step`."""
+
+    def on_skipped(self) -> None:
+        """After batches that are only read: the next one is trained on."""
+
+    def before_epoch(self, epoch: int) -> None:
+        """After Keras has reset the metrics, before any trick's `on_epoch_start`."""
 
     def on_epoch_start(self, epoch: int) -> None:
         """After Keras has reset the metrics for an epoch."""
@@ -112,11 +124,11 @@ class Trick(keras.callbacks.Callback):
         """After the ends of all, on the chief: the findings of all, if `closes_with_block`."""
 
     def state(self) -> dict[str, Any]:
-        """What a restart needs, as values that JSON can hold."""
+        """What a restart needs, as values that JSON can hold; large arrays may be NumPy's."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Takes up what `state()` gave in an earlier process."""
+        """Takes up what `state()` gave in an earlier process; before `on_begin`."""
 
     # Keras's hooks.
 
@@ -129,12 +141,12 @@ class Trick(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         run = self._run
-        if run is not None and not run.stepping and run.leads(self):
+        if run is not None and not run.stepping and not run.skip and run.leads(self):
             run.first_step()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         if self._run is not None and self._run.leads(self):
-            self._run.training_metrics()
+            self._run.test_begin()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self._run is not None and self._run.leads(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,14 @@ class Window:
             self._base = [np.array(value) for value in state]
         return taken
 
+    def state(self) -> list[Any]:
+        """What it keeps, as values that JSON can hold."""
+        return [_listed(self._pending), _listed(self._base)]
+
+    def load_state(self, state: Sequence[Any]) -> None:
+        """Takes up what `state()` gave."""
+        self._pending, self._base = (_arrays(part) for part in state)
+
     def _since(self, state: State) -> list[np.ndarray]:
         new = difference(state, self._base)
         if self._pending is None or not _same_shapes(new, self._pending):
@@ -74,3 +83,11 @@ def difference(now: State, base: State | None) -> list[np.ndarray]:
 
 def _same_shapes(a: State, b: State) -> bool:
     return len(a) == len(b) and all(x.shape == y.shape for x, y in zip(a, b, strict=True))
+
+
+def _listed(state: State | None) -> list[Any] | None:
+    return None if state is None else [[a.dtype.name, np.asarray(a).tolist()] for a in state]
+
+
+def _arrays(state: list[Any] | None) -> list[np.ndarray] | None:
+    return None if state is None else [np.asarray(values, dtype) for dtype, values in state]

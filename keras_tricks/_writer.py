@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,20 @@ class Writer:
         """Keeps by another rule from now on."""
         self.wait()
         self.store.index = replace(self.store.index, rule=rule)
+
+    def forget(self, records: Sequence[Record]) -> None:
+        """Takes evaluations and their checkpoints out, as if they had not been made."""
+        if not records:
+            return
+        self.wait()
+        index = self.store.index
+        gone = {id(record) for record in records}
+        files = [record.file for record in records if record.file is not None]
+        self.store.index = replace(
+            index,
+            records=tuple(record for record in index.records if id(record) not in gone),
+            deleting=(*index.deleting, *files),
+        )
 
     def wait(self) -> float:
         """Waits until all is written; the seconds that took."""

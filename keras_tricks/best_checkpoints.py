@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from keras_tricks import host
+from keras_tricks._ahead import Ahead
 from keras_tricks._backend import saving
 from keras_tricks._checkpoint_files import read
 from keras_tricks._direction import Direction, direction_of
@@ -104,6 +105,8 @@ class BestCheckpoints(Trick):
         self._opened_for: weakref.ref[keras.Model] | None = None
         self._monitor = Monitor(self.monitor, self.mode)
         self._submitted: Record | None = None
+        self._goes_on = False
+        self._ahead = Ahead()
         self._said: set[str] = set()
 
     # Results.
@@ -195,7 +198,7 @@ class BestCheckpoints(Trick):
         if self.run.chief:
             self._check_configuration(model)
             check_writable(self.directory, name="directory")
-            if self._opened_for is None or self._opened_for() is not model:
+            if self._goes_on or self._opened_for is None or self._opened_for() is not model:
                 self._open()
             self._speak()
         self._opened_for = weakref.ref(model)
@@ -216,13 +219,12 @@ class BestCheckpoints(Trick):
         if not self.run.chief:
             return
         directions = {name: self._monitor.direction_of(name) for name in values}
-        record = Record(
-            evaluation.step,
-            evaluation.epoch,
-            _plain(evaluation.metrics),
-            evaluation.by_fit,
-            training=_plain(evaluation.training),
-        )
+        record = _recorded(evaluation)
+        known = self._ahead.knows(record)
+        if known is not None:
+            self._submitted = known
+            return
+        self._writer.forget(self._ahead.give_up())
         if not aside and self._wanted(record):
             self._submitted = record
             self._writer.await_turn()
@@ -236,6 +238,13 @@ class BestCheckpoints(Trick):
 
     def on_abandon(self) -> None:
         self._finish()
+
+    def state(self) -> dict[str, Any]:
+        # The index in the directory says the rest.
+        return {"monitor": self.monitor}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._goes_on = True
 
     def summary(self) -> list[Finding]:
         found = []
@@ -275,7 +284,8 @@ class BestCheckpoints(Trick):
         """Judges what the directory holds, and takes it up or not."""
         self._writer = self._new_writer()
         self._submitted = None
-        if self.existing == "error":
+        goes_on, self._goes_on = self._goes_on, False
+        if self.existing == "error" and not goes_on:
             last = read(self.directory)[0].last_step
             if last is not None and last > self.run.step:
                 raise ValueError(
@@ -286,7 +296,10 @@ class BestCheckpoints(Trick):
                 )
         # The direction is known when the model is built; nothing is ranked or deleted before.
         guess = self.mode if self.mode != "auto" else direction_of(self.monitor) or "min"
-        self._writer.store.open(self._rule(guess), fresh=self.existing == "replace")
+        fresh = self.existing == "replace" and not goes_on
+        self._writer.store.open(self._rule(guess), fresh=fresh)
+        records = self._writer.store.index.records
+        self._ahead = Ahead(r for r in records if goes_on and r.step > self.run.step)
 
     def _new_writer(self) -> Writer:
         return Writer(self.directory, weights_only=self._weights_only, background=self.background)
@@ -369,6 +382,17 @@ def _check_existing(existing: object) -> Existing:
 
 def _is_zero(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value == 0
+
+
+def _recorded(evaluation: Evaluation) -> Record:
+    """An evaluation as the index has it."""
+    return Record(
+        evaluation.step,
+        evaluation.epoch,
+        _plain(evaluation.metrics),
+        evaluation.by_fit,
+        training=_plain(evaluation.training),
+    )
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -141,6 +141,20 @@ def _limit_files(root: Path, lines: list[str]) -> Iterator[Path]:
                 yield mount / ancestor / name
 
 
+def process_started(pid: int) -> float | None:
+    """When a process of this machine began, seconds of the clock on the wall.
+
+    Returns:
+        None if there is no such process, or it has ended and only waits to be noticed.
+    """
+    try:
+        process = psutil.Process(pid)
+        ended = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        return None if ended else float(process.create_time())
+    except (psutil.NoSuchProcess, ValueError, TypeError):
+        return None
+
+
 def thread_stacks() -> str:
     """Where every Python thread of this process is at this moment.
 

@@ -11,10 +11,14 @@ import keras
 from keras_tricks import _backend
 from keras_tricks._arguments import checks_keywords
 from keras_tricks._backend.nodes import ListNode
-from keras_tricks._run_directory import claim, following
+from keras_tricks._run_directory import claim, following, newest_with
 from keras_tricks.best_checkpoints import BestCheckpoints
 from keras_tricks.closing_block import ClosingBlock
+from keras_tricks.resume import Resume
 from keras_tricks.step_evaluation import StepEvaluation
+
+RESUME = "resume"
+RESUME_STEPS = 500
 
 NO_DATA = (
     "Nothing was evaluated exactly. Pass `validation_data` to `kt.recommended` instead of to `fit`."
@@ -29,6 +33,7 @@ class Recommended(ListNode[keras.callbacks.Callback]):
         evaluation: The `StepEvaluation`, None without validation data.
         checkpoints: The `BestCheckpoints`; without validation data it goes by what `fit` validates.
         closing_block: What prints the findings and writes `report.md`.
+        resume: The `Resume`, None unless asked for.
     """
 
     # `fit` asks each entry of its list, also one that is a list, whether its hooks may run in
@@ -36,13 +41,18 @@ class Recommended(ListNode[keras.callbacks.Callback]):
     async_safe = True
 
     def __init__(
-        self, directory: Path, evaluation: StepEvaluation | None, checkpoints: BestCheckpoints
+        self,
+        directory: Path,
+        evaluation: StepEvaluation | None,
+        checkpoints: BestCheckpoints,
+        resume: Resume | None = None,
     ) -> None:
         self.directory = directory
         self.evaluation = evaluation
         self.checkpoints = checkpoints
+        self.resume = resume
         self.closing_block = ClosingBlock(directory, advice=() if evaluation else (NO_DATA,))
-        members = (evaluation, checkpoints, self.closing_block)
+        members = (evaluation, checkpoints, resume, self.closing_block)
         super().__init__(member for member in members if member is not None)
 
 
@@ -54,6 +64,7 @@ def recommended(
     every_steps: int | None = None,
     monitor: str = "val_loss",
     keep: int = 5,
+    resume: bool = False,
 ) -> Recommended:
     """Returns the callbacks that every training run should have.
 
@@ -77,9 +88,13 @@ def recommended(
             evaluates at the end of each epoch.
         monitor: Name of the value that tells which checkpoints are best.
         keep: How many of the best to keep.
+        resume: Whether to go on in the newest directory, where an earlier start was interrupted:
+            see `Resume`, which stores at each multiple of `every_steps`, or of 500 without it. One
+            that has finished trains nothing more.
 
     Returns:
-        A list with the attributes `directory`, `evaluation`, `checkpoints` and `closing_block`.
+        A list with the attributes `directory`, `evaluation`, `checkpoints`, `closing_block` and
+        `resume`.
 
     Raises:
         TypeError: If an argument is of the wrong type.
@@ -98,14 +113,18 @@ def recommended(
     evaluation = None
     if validation_data is not None:
         evaluation = StepEvaluation(validation_data, every_steps=every_steps)
-    if _backend.is_chief():
+    earlier = newest_with(Path(run_dir).absolute(), RESUME) if resume else None
+    if earlier is not None:
+        directory = earlier
+    elif _backend.is_chief():
         directory = claim(run_dir, name="run_dir")
     else:
         directory = following(Path(run_dir).absolute())
     if evaluation is not None:
         evaluation.log_dir = directory
     checkpoints.directory = directory / "checkpoints"
-    return Recommended(directory, evaluation, checkpoints)
+    going_on = Resume(directory / RESUME, every_steps=every_steps or RESUME_STEPS)
+    return Recommended(directory, evaluation, checkpoints, going_on if resume else None)
 
 
 def _check(validation_data: Any, every_steps: Any) -> None:

@@ -112,18 +112,25 @@ class StepEvaluation(Trick):
         self._fit_seconds = 0.0
         self._begun_at = 0
         self._evaluated_at: int | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._goes_on = False
 
     def on_begin(self) -> None:
         self._batches.first()
         self._window = Window()
         self._fit_seconds, self._begun_at, self._evaluated_at = 0.0, len(self.seconds), None
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            self._evaluated_at, window = loaded["evaluated_at"], loaded["window"]
+            self._window.load_state(window)
+        self._goes_on = loaded is not None
         if self.log_dir is not None and self.run.chief:
             for folder in self._folders():
                 self.run.events(self.log_dir / folder)
         self._nested.begin(self.model, self.run.params)
 
     def on_first_step(self) -> None:
-        if self.at_start:
+        if self.at_start and not self._goes_on:
             self._evaluate(None)
 
     def on_step(self, step: int) -> None:
@@ -131,7 +138,8 @@ class StepEvaluation(Trick):
             self._evaluate(_backend.metric_state(self.model))
 
     def on_epoch_start(self, epoch: int) -> None:
-        self._window.epoch_began()
+        if not self.run.skip:  # else the sums go on from those of the interrupted epoch
+            self._window.epoch_began()
 
     def on_training_metrics(self) -> None:
         self._window.epoch_ended(_backend.metric_state(self.model))
@@ -145,7 +153,7 @@ class StepEvaluation(Trick):
             logs.update({k: v[-1] for k, v in self.history.items() if k.startswith(self.prefix)})
 
     def before_end(self) -> None:
-        if self.at_end:
+        if self.at_end and not self.run.preempted:
             self._evaluate_once()
         self._fit_seconds = host.clock() - self.run.started
         self._nested.end()
@@ -170,13 +178,19 @@ class StepEvaluation(Trick):
         return [Finding(text), *found]
 
     def state(self) -> dict[str, Any]:
-        history = {k: [_plain(v) for v in values] for k, values in self.history.items()}
-        return {"history": history, "seconds": self.seconds, "count": self._nested.count}
+        return {
+            "history": {k: [_plain(v) for v in values] for k, values in self.history.items()},
+            "seconds": self.seconds,
+            "evaluated_at": self._evaluated_at,
+            "window": self._window.state(),
+            "nested": self._nested.state(),
+        }
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.history = {k: list(values) for k, values in state["history"].items()}
         self.seconds = list(state["seconds"])
-        self._nested.count = int(state["count"])
+        self._nested.load_state(state["nested"])
+        self._loaded = state
 
     def _evaluate_once(self) -> None:
         """Evaluates unless that has been done at this very step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 import keras_tricks as kt
+
+BACKEND = keras.backend.backend()
 
 approx = pytest.approx
 
@@ -298,6 +301,68 @@ def test_an_evaluation_of_other_data_is_its_own() -> None:
     assert evaluation.history["loss"] == approx([38.5])
 
 
+def test_a_state_is_stored_at_true_steps_with_several_in_an_execution(tmp_path: Path) -> None:
+    """keras-team/keras#17589, keras-team/keras#17632."""
+    x = np.ones((64, 1), "float32")
+    spe = {} if BACKEND == "torch" else {"steps_per_execution": 4}
+    stored: list[int] = []
+
+    def look(callback: Any, *_: Any) -> None:
+        names = sorted(path.name for path in tmp_path.glob("resume-*.npz"))
+        stored.extend(int(name[-12:-4]) for name in names)
+
+    for epochs in range(1, 3):
+        resume = kt.Resume(tmp_path, every_steps=8, keep=9)
+        linear(**spe).fit(x, 0 * x, batch_size=2, epochs=epochs, verbose=0, callbacks=[resume])
+    look(None)
+    first = 4 if spe else 1  # after the first execution, and the end of each fit
+    assert stored == [first, 8, 16, 24, 32, 32, 40, 48, 56, 64, 64][-9:]
+
+
+def test_a_crash_in_mid_epoch_trains_no_batch_twice(tmp_path: Path) -> None:
+    """keras-team/keras#16252, tensorflow/tensorflow#55241, keras-team/keras#19179."""
+    x, calls = np.ones((20, 1), "float32"), []
+
+    def boom(callback: Any, *_: Any) -> None:
+        calls.append(1)
+        if len(calls) == 18:
+            raise RuntimeError("power cut")
+
+    def fit(*callbacks: Any) -> Any:
+        model = linear(rate=0.01)
+        resume = kt.Resume(tmp_path, every_steps=5)
+        model.fit(x, 0 * x, batch_size=2, epochs=2, verbose=0, callbacks=[resume, *callbacks])
+        return model, resume
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        fit(Act(boom))
+    model, resume = fit()
+    assert resume.resumed_from == 15
+    assert int(model.optimizer.iterations) == resume.step == 20
+    assert float(model.get_weights()[0].item()) == approx(0.98**20)
+
+
+def test_a_restart_remembers_the_best(tmp_path: Path) -> None:
+    """keras-team/keras#17012, tensorflow/tensorflow#57667, Lightning-AI/pytorch-lightning#5173."""
+    x, values = np.ones((4, 1), "float32"), [3.0, 1.0, 2.0, 2.5, 2.0, 1.5]
+
+    class Inject(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.model.layers[0].kernel.assign([[values[epoch]]])
+
+    for epochs in (3, 6):
+        model = linear()
+        evaluation = kt.StepEvaluation((x, 0 * x))
+        best = kt.BestCheckpoints(tmp_path / "best", keep=1, save_weights_only=True)
+        resume = kt.Resume(tmp_path / "resume", every_steps=2)
+        callbacks = [evaluation, best, resume, Inject()]
+        model.fit(x, 0 * x, batch_size=4, epochs=epochs, verbose=0, callbacks=callbacks)
+    assert best.best is not None
+    assert best.best.step == 2
+    assert evaluation.history["val_loss"] == approx([v**2 for v in values])
+    assert float(best.restore(model).get_weights()[0].item()) == min(values)
+
+
 @pytest.mark.parametrize("form", ["arrays", "generator"])
 def test_host_memory_does_not_grow_with_evaluations(form: str) -> None:
     """keras-team/keras#13118, tensorflow/tensorflow#33030, keras-team/keras#20779."""
@@ -411,26 +476,6 @@ def test_a_save_that_fails_leaves_the_one_before(tmp_path: Any, weights_only: bo
     dense.kernel.assign(0 * dense.kernel)
     kt.Checkpoints(tmp_path).restore(model)
     assert np.mean(dense.get_weights()[0]) == 1.0
-
-
-def test_a_restart_remembers_the_best(tmp_path: Any) -> None:
-    """keras-team/keras#17012, tensorflow/tensorflow#57667, Lightning-AI/pytorch-lightning#18687."""
-
-    class Inject(keras.callbacks.Callback):
-        def __init__(self, values: list[float]) -> None:
-            super().__init__()
-            self.values = values
-
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            self.model.layers[0].kernel.assign([[self.values[epoch]]])
-
-    for values in ([3.0, 1.0, 2.0], [2.5, 2.0, 1.5]):
-        best = kt.BestCheckpoints(tmp_path, keep=1, keep_last=0, existing="continue")
-        callbacks = [Inject(values), best]
-        options = {"epochs": 3, "verbose": 0, "validation_data": (ONES, 0 * ONES)}
-        linear(0.0, 0.0).fit(ONES, 0 * ONES, callbacks=callbacks, **options)
-    (weight,) = kernels(tmp_path).values()
-    assert weight == 1.0
 
 
 def test_a_validation_that_is_not_finite_ends_the_fit() -> None:

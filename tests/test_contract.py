@@ -27,6 +27,7 @@ MAKE = {
     "BestCheckpoints": lambda folder: kt.BestCheckpoints(
         folder / "checkpoints", monitor="val_loss"
     ),
+    "Resume": lambda folder: kt.Resume(folder / "resume", every_steps=NEVER),
     "StepBudget": lambda _: kt.StepBudget(NEVER),
     "StepEvaluation": lambda folder: kt.StepEvaluation(
         (X, Y), every_steps=NEVER, at_end=False, log_dir=folder / "events"
@@ -132,20 +133,24 @@ def interrupt(model):
     raise Interruption
 
 
-def test_it_serves_a_fit_after_one_that_raised(make):
+# A second `fit` goes on with the first, or has nothing left to do: an epoch has seven steps.
+GOES_ON = ("Resume",)
+
+
+def test_it_serves_a_fit_after_one_that_raised(make, name):
     trick, model = make(), regression(0.01)
     with pytest.raises(Interruption):
         model.fit(X, Y, callbacks=[trick, AtStep(4, interrupt)], **FIT)
     model.fit(X, Y, callbacks=[trick], **FIT)
-    assert trick.step == 11
+    assert trick.step == (7 if name in GOES_ON else 11)
 
 
-def test_its_state_passes_through_json_to_the_next_process(make):
+def test_its_state_passes_through_json_to_the_next_process(make, name):
     trick, later, model = make(), make(), regression(0.01)
     model.fit(X, Y, callbacks=[trick], **FIT)
     later.load_state(json.loads(json.dumps(trick.state())))
     model.fit(X, Y, callbacks=[later], **FIT)
-    assert later.step == 14
+    assert later.step == (7 if name in GOES_ON else 14)
 
 
 class Counting(keras.Sequential):

@@ -4,6 +4,7 @@ A Keras release that moves one is named here by the attribute, before a user's t
 """
 
 import ast
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
@@ -328,6 +329,94 @@ def _():
 def _():
     x, y = adapter()._standardize_batch(Two()[1])
     return np.array_equal(x, X[1:2]) and np.array_equal(y, Y[1:2])
+
+
+class Looking(keras.callbacks.Callback):
+    """Keeps what `fit` has at hand when it begins."""
+
+    def on_train_begin(self, logs=None):
+        self.fit = keras_private.running_fit()
+
+
+def reading(x, y=None, **options):
+    """The epoch iterator of a `fit` that is over."""
+    looking, model = Looking(), regression()
+    model.fit(x, y, verbose=0, callbacks=[looking], **options)
+    return looking.fit["epoch_iterator"]
+
+
+@means("_num_batches")
+def _():
+    return reading(X, Y, batch_size=3)._num_batches == 7
+
+
+@means("_steps_seen")
+def _():
+    return reading(X, Y, batch_size=3, steps_per_epoch=4)._steps_seen == 4
+
+
+@means("_current_iterator")
+def _():
+    iterator = reading(X, Y, batch_size=3, steps_per_epoch=4, shuffle=False)
+    batch = next(iterator._current_iterator)
+    return np.array_equal(array(batch[0]), X[12:15])
+
+
+@means("_num_samples")
+def _():
+    return reading(X, Y).data_adapter._num_samples == 20
+
+
+@means("_shuffle")
+def _():
+    adapters = [reading(X, Y, shuffle=on).data_adapter for on in (True, False)]
+    return [bool(adapter._shuffle) for adapter in adapters] == [True, False]
+
+
+def tf_data():
+    """A shuffled dataset of TensorFlow's."""
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(20, seed=1).batch(3)
+
+
+@means("_dataset")
+def _():
+    data = tf_data()
+    return reading(data, shuffle=False).data_adapter._dataset is data
+
+
+@means("_inputs")
+def _():
+    return len(tf_data()._inputs()) == 1
+
+
+@means("_seed")
+def _():
+    return any(int(seed) for seed in keras_private.tf_seeds(tf_data()._inputs()[0]))
+
+
+@means("_seed2")
+def _():
+    return int(tf_data()._inputs()[0]._seed2) == 1
+
+
+@means("_distributed_dataset")
+def _():
+    iterator = reading(tf_data(), shuffle=False)
+    here = keras.backend.backend() == "tensorflow"
+    return hasattr(iterator, "_distributed_dataset") is here
+
+
+@means("_dataloader")
+def _():
+    if importlib.util.find_spec("torch") is None:
+        return True  # nobody can pass one
+    import torch
+
+    rows = torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y))
+    loader = torch.utils.data.DataLoader(rows, batch_size=4)
+    return reading(loader, shuffle=False).data_adapter._dataloader is loader
 
 
 class Caller(keras.callbacks.Callback):

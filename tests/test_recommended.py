@@ -69,6 +69,19 @@ def test_those_who_start_at_once_never_share_a_directory():
     assert sorted(taken) == [f"{number:03d}" for number in range(1, 81)]
 
 
+def test_with_resume_it_goes_on_in_the_newest_directory():
+    x, y = numbers(20)
+    for epochs, begun in ((1, None), (2, 3)):
+        keras.utils.set_random_seed(0)
+        callbacks = kt.recommended("run", VALIDATION, every_steps=2, resume=True)
+        model = regression(0.1)
+        model.fit(x, y, batch_size=8, epochs=epochs, verbose=0, callbacks=callbacks)
+        assert callbacks.directory.name == "001"
+        assert callbacks.resume.resumed_from == begun
+    assert callbacks.evaluation.history["step"] == [2, 3, 4, 6]
+    assert kt.recommended("run").directory.name == "002"
+
+
 def test_the_block_ends_fit_and_is_kept(capsys):
     callbacks = kt.recommended("run", VALIDATION)
     fitted(callbacks)

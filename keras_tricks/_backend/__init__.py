@@ -6,6 +6,7 @@ The rest of the package asks this module; it hands on to the backend that Keras 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -48,9 +49,21 @@ def runner(model: keras.Model) -> Any:
     return _module.RUNNER(model)
 
 
+def global_seed() -> int | None:
+    """The seed of TensorFlow's that the user gave, None without one."""
+    return _module.global_seed() if NAME == "tensorflow" else None
+
+
+def with_seed(seed: int, function: Callable[[], Any]) -> Any:
+    """Runs `function` under a global seed of TensorFlow's."""
+    return _module.with_seed(seed, function)
+
+
 def install_tap(model: keras.Model, tap: Any) -> None:
     """Puts `tap` around the model's train function, in the place of an older one.
 
+    Before each execution it asks `tap.to_skip(steps_per_execution)` how many batches are only to
+    be read, which `tap.skipped(batches)` is then told.
     Around each execution it calls `tap.before(steps_per_execution)`, whose answer is how
     many steps may run; `tap.waiting()` and `tap.received(batch)` around the read of each
     batch where that happens inside; and `tap.after(count, logs)` on the main thread, with

@@ -290,7 +290,14 @@ def tapped(
     def train_function(state: Any, iterator: Any) -> Any:
         if not tap.active:
             return inner(state, iterator)
-        allowed = tap.before(steps_per_execution)
+        size = steps_per_execution
+        skip = tap.to_skip(size)
+        if skip:
+            tap.skipped([next(iterator) for _ in range(skip)])
+            size -= skip
+            if size == 0 or tap.epoch_over():
+                return tap.last_logs, state
+        allowed = tap.before(size)
         if allowed == 0:
             return tap.last_logs, state
         if tap.peek is not None:

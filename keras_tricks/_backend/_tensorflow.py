@@ -176,6 +176,23 @@ def set_random_state(state: random.Random | None) -> None:
         eager_context.context()._rng = state
 
 
+def global_seed() -> int | None:
+    """The seed that the user gave to TensorFlow, None without one."""
+    seed: int | None = eager_context.global_seed()
+    return seed
+
+
+def with_seed(seed: int, function: Callable[[], Any]) -> Any:
+    """Runs `function` under a global seed, and puts the user's back."""
+    context = eager_context.context()
+    before = context._seed, getattr(context, "_rng", None)
+    tf.random.set_seed(seed)
+    try:
+        return function()
+    finally:
+        context._seed, context._rng = before
+
+
 def outside_strategy(function: Callable[[], Any]) -> Any:
     """Runs `function` where no `tf.distribute` scope is active.
 
@@ -284,7 +301,14 @@ def tapped(
     def train_function(iterator: Any) -> Any:
         if not tap.active:
             return inner(iterator)
-        allowed = tap.before(steps_per_execution)
+        size = steps_per_execution
+        skip = tap.to_skip(size)
+        if skip:
+            tap.skipped(_take(iterator, skip))
+            size -= skip
+            if size == 0 or tap.epoch_over():
+                return tap.last_logs
+        allowed = tap.before(size)
         if allowed == 0:
             return tap.last_logs
         function = tap.guarded or inner

@@ -137,6 +137,9 @@ def tapped(
     def train_function(batches: Any) -> Any:
         if not tap.active:
             return inner(batches)
+        if tap.to_skip(1):
+            tap.skipped(batches[:1])
+            return tap.last_logs
         if tap.before(steps_per_execution) == 0:
             return tap.last_logs
         tap.received(batches[0])

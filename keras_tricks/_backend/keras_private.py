@@ -289,6 +289,105 @@ def restore_initial_epoch(model: keras.Model) -> None:
     model._initial_epoch = None
 
 
+def start_at_epoch(model: keras.Model, epoch: int) -> None:
+    """Lets the running `fit` begin at `epoch`, with the attribute that Keras's own backup uses."""
+    model._initial_epoch = epoch
+
+
+def running_fit() -> dict[str, Any] | None:
+    """The local variables of the `fit` that is calling, None outside one.
+
+    How the data is read is decided there, and no callback is told: `epoch_iterator` reads it.
+    """
+    return _locals_of("fit", "epoch_iterator", sys._getframe(1))
+
+
+def in_fit(frame: Any) -> bool:
+    """Whether a frame was called by a `fit` that has begun to train."""
+    return _locals_of("fit", "epoch_iterator", frame) is not None
+
+
+def _locals_of(function: str, name: str, frame: Any) -> dict[str, Any] | None:
+    while frame is not None:
+        if frame.f_code.co_name == function and name in frame.f_locals:
+            found: dict[str, Any] = frame.f_locals
+            return found
+        frame = frame.f_back
+    return None
+
+
+def known_batches(epoch_iterator: Any) -> int | None:
+    """Batches of a pass: what the data says, or what Keras has counted where it does not."""
+    count: int | None = epoch_iterator._num_batches
+    return count
+
+
+def set_known_batches(epoch_iterator: Any, count: int | None) -> None:
+    """What Keras counted in the epochs that are not run again."""
+    epoch_iterator._num_batches = count
+
+
+def between_passes(epoch_iterator: Any) -> bool:
+    """Whether the next epoch begins with the first batch of a pass, also with `steps_per_epoch`."""
+    if epoch_iterator.steps_per_epoch is None or epoch_iterator._current_iterator is None:
+        return True
+    return epoch_iterator._steps_seen == 0
+
+
+def new_pass(epoch_iterator: Any) -> Any:
+    """An iterator as Keras makes one for each pass."""
+    return iter(epoch_iterator._get_iterator())
+
+
+def carry_pass(epoch_iterator: Any, iterator: Any, seen: int) -> None:
+    """Lets the next epoch go on with `iterator`, of which `seen` batches are read."""
+    epoch_iterator._current_iterator = iterator
+    epoch_iterator._steps_seen = seen
+
+
+def tf_dataset(adapter: Any) -> Any | None:
+    """The dataset that an adapter reads, None if it is no `tf.data.Dataset`."""
+    return getattr(adapter, "_dataset", None)
+
+
+def torch_loader(adapter: Any) -> Any | None:
+    """The loader that an adapter reads, None if it is no `DataLoader`."""
+    return getattr(adapter, "_dataloader", None)
+
+
+def shuffles_arrays(adapter: Any) -> bool:
+    """Whether Keras draws an order for arrays."""
+    return bool(getattr(adapter, "_shuffle", False))
+
+
+def array_rows(adapter: Any) -> int | None:
+    """Examples in arrays, None for any other data."""
+    rows: int | None = getattr(adapter, "_num_samples", None)
+    return rows
+
+
+def set_tf_dataset(epoch_iterator: Any, dataset: Any) -> None:
+    """What TensorFlow's `fit` reads from its next pass on."""
+    epoch_iterator._distributed_dataset = dataset
+
+
+def tf_read(epoch_iterator: Any) -> Any | None:
+    """What TensorFlow's `fit` reads, None on another backend."""
+    return getattr(epoch_iterator, "_distributed_dataset", None)
+
+
+def tf_inputs(dataset: Any) -> list[Any]:
+    """The datasets that a `tf.data.Dataset` is made of."""
+    return list(dataset._inputs()) if hasattr(dataset, "_inputs") else []
+
+
+def tf_seeds(dataset: Any) -> tuple[Any, Any] | None:
+    """The two seeds of a dataset that draws random numbers, None for any other."""
+    if not hasattr(dataset, "_seed"):
+        return None
+    return dataset._seed, getattr(dataset, "_seed2", None)
+
+
 def calling_list() -> keras.callbacks.CallbackList | None:
     """The `CallbackList` whose `on_train_begin` is running, None when called by hand.
 
