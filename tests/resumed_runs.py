@@ -130,6 +130,8 @@ class Child:
         log = os.open(directory / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for stream in (1, 2):
             os.dup2(log, stream)
+        # A process that a shell put into the background ignores it, and so do its children.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         code = 1
         try:
             result = train(directory, pipe, wait_at)
