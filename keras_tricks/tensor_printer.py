@@ -261,7 +261,8 @@ class TensorPrinter(Trick):
             notes.append("Without the guard, these are the weights after the step.")
         later = run.step - step
         if guarded and later and self.action != "skip":
-            notes.append(f"The {later} steps since then were not applied.")
+            steps = "step" if later == 1 else f"{later} steps"
+            notes.append(f"Not applied either: the {steps} since then.")
         return fault_report(step, trace, verdict, self.layers, notes)
 
     # Reports that were asked for, and of a loss that does not move.

@@ -308,8 +308,10 @@ def test_the_replay_reproduces_value_and_producer_in_a_fresh_process(tmp_path):
         f"step 5: {facts['reason']}.",
         facts["diagnosis"],
     ]
-    table = str(printer.report).split("weights")[0]
-    assert done.stdout.split("weights")[0] == table
+    # Where the device runs ahead, the report also tells of the steps after it.
+    lines = str(printer.report).split("weights")[0].splitlines()
+    lines = [line for line in lines if not line.startswith("Not applied either")]
+    assert done.stdout.split("weights")[0].splitlines() == lines
 
 
 def test_a_full_disk_ends_no_training(tmp_path):
