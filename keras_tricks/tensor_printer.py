@@ -49,7 +49,8 @@ class TensorPrinter(Trick):
     `action="skip"` each step is waited for instead.
 
     Not seen: a gradient that is infinite and that `clipvalue` makes finite; an overflow that a
-    `LossScaleOptimizer` handles, which is no event.
+    `LossScaleOptimizer` handles, which is no event. On a JAX mesh the guard is not yet shown to
+    keep the state exactly.
 
     Args:
         directory: Where a report's files go, to `step-00001234/` in it: `report.txt`,

@@ -80,7 +80,8 @@ class TensorFlowGuard(BaseGuard):
         if self._loop is not None:
             self._loop.end(bad & ~held, data)
             return dict(zip(names, new, strict=True))
-        return {**dict(zip(names, new, strict=True)), FLAG: bad}
+        # Keras adds up what its replicas return, which is not defined for truth values.
+        return {**dict(zip(names, new, strict=True)), FLAG: tf.cast(bad, tf.float32)}
 
     def events(self, logs: dict[str, Any], batch: Any, count: int, *, wait: bool) -> list[Event]:
         if self._loop is not None:
