@@ -221,7 +221,7 @@ class Run:
                 member.before_begin()
             for member in self.members:
                 member.on_begin()
-        except BaseException:
+        except BaseException:  # Ctrl-C as well must leave no tap behind
             self.abandon()
             raise
         if self.limit is not None and self.limit <= self.step:

@@ -125,7 +125,7 @@ class Store:
 
         try:
             write_atomically(self.directory / name, content, watch=self._watch)
-        except BaseException:
+        except BaseException:  # whatever ended the save, its seeds belong to no checkpoint
             beside.unlink(missing_ok=True)
             raise
         self.index = pruned(added(self.index, measured[0]))

@@ -123,8 +123,10 @@ def recommended(
     if evaluation is not None:
         evaluation.log_dir = directory
     checkpoints.directory = directory / "checkpoints"
-    going_on = Resume(directory / RESUME, every_steps=every_steps or RESUME_STEPS)
-    return Recommended(directory, evaluation, checkpoints, going_on if resume else None)
+    going_on = None
+    if resume:
+        going_on = Resume(directory / RESUME, every_steps=every_steps or RESUME_STEPS)
+    return Recommended(directory, evaluation, checkpoints, going_on)
 
 
 def _check(validation_data: Any, every_steps: Any) -> None:

@@ -15,15 +15,6 @@ from keras_tricks._backend._guard_jax import JaxGuard
 
 # Under `jax.grad` the values of the forward pass cannot be read.
 TWO_PASSES = True
-ERRORS = (
-    ValueError,
-    TypeError,
-    RuntimeError,
-    AttributeError,
-    LookupError,
-    NotImplementedError,
-    ArithmeticError,
-)
 Guard = JaxGuard
 
 

@@ -13,16 +13,6 @@ import tensorflow as tf
 from keras_tricks._backend._guard_tensorflow import TensorFlowGuard
 
 TWO_PASSES = False
-ERRORS = (
-    ValueError,
-    TypeError,
-    RuntimeError,
-    AttributeError,
-    LookupError,
-    NotImplementedError,
-    ArithmeticError,
-    tf.errors.OpError,
-)
 Guard = TensorFlowGuard
 
 

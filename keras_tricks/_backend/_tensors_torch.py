@@ -13,15 +13,6 @@ import torch
 from keras_tricks._backend._guard_torch import TorchGuard
 
 TWO_PASSES = False
-ERRORS = (
-    ValueError,
-    TypeError,
-    RuntimeError,
-    AttributeError,
-    LookupError,
-    NotImplementedError,
-    ArithmeticError,
-)
 Guard = TorchGuard
 no_gradients = torch.no_grad
 

@@ -133,15 +133,19 @@ def additional_loss(model: keras.Model, loss: Any) -> Any:
     return model._aggregate_additional_loss(loss)
 
 
-def total_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+def total_loss(
+    model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool
+) -> Any:
     """`compute_loss`, also that of a user from before it had a `training` argument."""
-    return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=False)
+    return model._compute_loss(
+        x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training
+    )
 
 
-def call_inference(model: keras.Model, x: Any) -> Any:
-    """The forward pass as `test_step` makes it; `call` need not take `training`."""
+def call(model: keras.Model, x: Any, *, training: bool) -> Any:
+    """The forward pass as Keras's own steps make it; `call` need not take `training`."""
     if model._call_has_training_arg:
-        return model(x, training=False)
+        return model(x, training=training)
     return model(x)
 
 
@@ -402,18 +406,6 @@ def calling_list() -> keras.callbacks.CallbackList | None:
                 return owner
         frame = frame.f_back  # type: ignore[assignment]
     return None
-
-
-def training_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
-    """`compute_loss` as `train_step` calls it."""
-    return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-
-
-def call_training(model: keras.Model, x: Any) -> Any:
-    """The forward pass as `train_step` makes it; `call` need not take `training`."""
-    if model._call_has_training_arg:
-        return model(x, training=True)
-    return model(x)
 
 
 def has_layers(layer: Any) -> bool:

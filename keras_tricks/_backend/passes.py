@@ -88,7 +88,7 @@ def forward_pass(
     """
     with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
         given = {variable_id: id(value) for variable_id, value in scope.state_mapping.items()}
-        y_pred = keras_private.call_inference(model, x)
+        y_pred = keras_private.call(model, x, training=False)
         losses = list(model.losses)
         facts.added_losses[:] = keras_private.added_losses(model)
         keras_private.clear_losses(model)
@@ -241,7 +241,7 @@ def update_pass(
         keras_private.replaced_losses(model, recorders),
         keras_private.wrapped_metric_functions(model, _one_number_per_row),
     ):
-        total = keras_private.total_loss(model, x, y, forward.y_pred, sample_weight)
+        total = keras_private.total_loss(model, x, y, forward.y_pred, sample_weight, training=False)
         rest = _rest(model, total, sums, entries)
         tracker = keras_private.loss_tracker(model)
         if tracker is not None:

@@ -117,11 +117,13 @@ class _Replay:
         x, y, sample_weight = self.data
         mapping = list(zip(self.variables, values, strict=True))
         with keras.StatelessScope(state_mapping=mapping, collect_losses=True):
-            y_pred = keras_private.call_training(self.model, x)
+            y_pred = keras_private.call(self.model, x, training=True)
             if not self.can_learn:
                 return None, (None, [])
             with self._watched_losses() if facts else contextlib.nullcontext():
-                loss = keras_private.training_loss(self.model, x, y, y_pred, sample_weight)
+                loss = keras_private.total_loss(
+                    self.model, x, y, y_pred, sample_weight, training=True
+                )
             if facts and self.metrics:
                 self._note_metrics(x, y, y_pred, sample_weight)
             added = list(self.model.losses)
